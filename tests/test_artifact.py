@@ -17,6 +17,7 @@ from sophon import artifact
 from sophon.artifact import Header, load, replacing, require_fingerprints, save
 from sophon.errors import ArtifactError
 from sophon.version import __version__
+from tests.support.waiting import HANG_S
 
 HEADER = Header("thing", 3, {"pipeline": "abc"}, {"made": "by hand", "list": [1, 2.5, None]})
 COLUMNS = {
@@ -73,17 +74,17 @@ def test_of_two_writers_at_once_the_last_one_wins_and_neither_sees_the_other(tmp
     def write(letter, is_first):
         with replacing(path) as file:
             file.write(letter * 50_000)
-            both_write.wait(20)
+            both_write.wait(HANG_S)
             file.write(letter * 50_000)
             if not is_first:
-                assert first_is_done.wait(20)
+                assert first_is_done.wait(HANG_S)
                 assert path.read_bytes() == b"a" * 100_000
         if is_first:
             first_is_done.set()
 
     with ThreadPoolExecutor(2) as pool:
         for task in (pool.submit(write, b"a", True), pool.submit(write, b"b", False)):
-            task.result(30)
+            task.result(HANG_S)
     assert path.read_bytes() == b"b" * 100_000
     assert names_in(tmp_path) == ["a"]
 
@@ -177,12 +178,14 @@ def test_a_folder_that_is_not_there_is_an_artifact_error(tmp_path):
 
 def test_another_format_and_another_version_are_named(path, tmp_path):
     with (
-        pytest.raises(ArtifactError, match="it is a thing; expected a plan: give the right file"),
+        pytest.raises(ArtifactError, match="the file is a thing; expected a plan: give the right file"),
         load(path, format="plan", version=3),
     ):
         pass
     with (
-        pytest.raises(ArtifactError, match=f"it is thing version 3, written by sophon {__version__}.*reads version 4"),
+        pytest.raises(
+            ArtifactError, match=f"the file is thing version 3, written by sophon {__version__}.*reads version 4"
+        ),
         load(path, format="thing", version=4),
     ):
         pass
@@ -236,18 +239,18 @@ def test_holes_are_refused(tmp_path):
     rewritten(tmp_path / "a.parquet", pa.table(columns), signed(GOOD))
     with (
         load(tmp_path / "a.parquet", format="thing", version=3) as file,
-        pytest.raises(ArtifactError, match="has holes"),
+        pytest.raises(ArtifactError, match="has nulls"),
     ):
         file.read("small", np.empty(2, np.uint8))
 
 
 def test_too_many_rows_and_columns_are_refused_before_reading(path, monkeypatch):
     monkeypatch.setattr(artifact, "MAX_ROWS", 999)
-    with pytest.raises(ArtifactError, match="it claims 1000 rows × 3 columns; at most 999"):
+    with pytest.raises(ArtifactError, match="the file claims 1000 rows × 3 columns; at most 999"):
         read_back(path)
     monkeypatch.setattr(artifact, "MAX_ROWS", 2**28)
     monkeypatch.setattr(artifact, "MAX_COLUMNS", 2)
-    with pytest.raises(ArtifactError, match="it claims"):
+    with pytest.raises(ArtifactError, match="the file claims"):
         read_back(path)
 
 

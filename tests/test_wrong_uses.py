@@ -124,14 +124,14 @@ ARGUMENTS = {
     "prefetching nothing": (lambda p: p.loader(prefetch_factor=0), "prefetch_factor: expected .*at least 1"),
     "a timeout before now": (lambda p: p.loader(timeout=-1), "timeout: expected"),
     "an unknown policy": (lambda p: p.loader(policy="fastest"), "expected policy none, .*optimal.* or a cut such as"),
-    "a cut beyond the pipeline": (lambda p: p.loader(policy="9:raw"), "9:raw; it can at 0:raw"),
+    "a cut beyond the pipeline": (lambda p: p.loader(policy="9:raw"), "9:raw; choose from 0:raw"),
     "an unknown codec": (lambda p: p.loader(policy="2:gif"), "gif.*webp"),
     "a lossy cut": (lambda p: p.loader(policy="2:jpeg"), "allow_lossy=True"),
     "an unknown order": (lambda p: p.loader(order="random"), "order: expected 'strict', 'relaxed'"),
     "an unknown reaction to errors": (lambda p: p.loader(on_error="ignore"), "on_error: expected .*substitute"),
     "an unknown output": (lambda p: p.loader(output="jax"), "output: expected .*torch.*numpy"),
     "a seed below zero": (lambda p: p.loader(seed=-1), "seed must be an integer in 0"),
-    "no pipeline": (lambda p: DataLoader(p.images), r"the least is ToTensor\(\)"),
+    "no pipeline": (lambda p: DataLoader(p.images), r"the simplest one is ToTensor\(\)"),
     "a pipeline of numbers": (lambda p: DataLoader(p.images, [1, 2]), r"such as \[ops.Decode\(\), ops.ToTensor\(\)\]"),
     "a crop before decoding": (
         lambda p: DataLoader(p.images, [ops.RandomResizedCrop(8), ops.ToTensor()]),
@@ -139,11 +139,11 @@ ARGUMENTS = {
     ),
     "a crop of nothing": (lambda _: ops.RandomResizedCrop(0), "size: expected"),
     "a cache of what is random": (lambda p: p.loader(cache="2:webp"), "cache: .*such as 1:raw"),
-    "a cache and a policy": (lambda p: p.loader(cache=True, policy="all"), "give neither policy nor plan"),
+    "a cache and a policy": (lambda p: p.loader(cache=True, policy="all"), "leave out policy and plan"),
     "a cache of no bytes": (lambda p: p.loader(cache=Cache(most_bytes=0)), "most_bytes: expected .*at least 1"),
     "an unknown column": (
         lambda p: p.loader(output=Output(columns=("caption",))),
-        "no column 'caption'.*there is",
+        "no column 'caption'.*choose from",
     ),
     "a deadline before now": (lambda p: p.loader(faults=Faults(deadline_s=0)), "deadline_s: expected"),
     "a rank beyond its world": (
@@ -176,7 +176,7 @@ ADDRESSES = {
         lambda p: p.remote("grpc://no-such-host.invalid:7077/train", faults=Faults(deadline_s=1)),
         "host name cannot be resolved.*Is `sophon serve` running there",
     ),
-    "another data set": (lambda p: p.remote(f"{p.node}/val"), "no data set 'val' here; there is train"),
+    "another data set": (lambda p: p.remote(f"{p.node}/val"), "no data set 'val' here; available: train"),
     "TLS with a node that has none": (
         lambda p: p.remote(p.url.replace("grpc://", "grpc+tls://")),
         r"use grpc:// instead of grpc\+tls://",
@@ -191,7 +191,10 @@ TOKENS = {
         lambda p: p.remote(p.url, credentials=Credentials()),
         "or set SOPHON_TOKEN",
     ),
-    "a wrong token": (lambda p: p.remote(p.url, credentials=Credentials("x" * 32)), "compare it with its --token-file"),
+    "a wrong token": (
+        lambda p: p.remote(p.url, credentials=Credentials("x" * 32)),
+        "compare it with the node's --token-file",
+    ),
     "two tokens": (lambda p: p.remote(p.url, credentials=Credentials("a\nb")), "give one of them"),
     "a hash for a token": (
         lambda p: p.remote(p.url, credentials=Credentials("sha256:00")),
@@ -205,7 +208,7 @@ TOKENS = {
     "a token for nothing": (lambda p: _with_tokens(p, TOKEN), "names of data sets after the token, or [*] for all"),
     "a token for what is not here": (
         lambda p: _with_tokens(p, f"{TOKEN} val"),
-        "'val' here; there is images",
+        "'val' here; available: images",
     ),
     "a public address without tokens": (lambda p: _serve(p, "--host", "0.0.0.0"), "give --token-file"),
     "half a certificate": (
@@ -229,7 +232,7 @@ FILES = {
     "a listing that leads out": (lambda p: _listed(p, "path\n../../etc/passwd\n"), "put the listing above its files"),
     "a condition on what is not there": (
         lambda p: DataLoader(f"{p.images}?where=colour = 1", RECIPE),
-        "'colour'; there is id",
+        "'colour'; choose from id",
     ),
     "a plan that is none": (_other_plan, "plan.parquet.*give a file that sophon saved"),
     "a plan that is not there": (lambda p: p.loader(policy=p.folder / "no.plan"), "no.plan.*check the path"),

@@ -88,7 +88,7 @@ def replacing(path: str | os.PathLike[str], *, sync: bool = False, beside: Path 
     Args:
         path: Where the file goes. An existing file is replaced; a link is replaced rather than followed.
         sync: Whether the content must be on disk before the rename. Without that a power cut may leave an empty file,
-            which is acceptable where readers notice and the content can be regenerated.
+            which is acceptable if readers notice and the content can be regenerated.
         beside: Folder on the same file system to write it in; by default the folder of `path`.
 
     Yields:
@@ -197,7 +197,7 @@ class Artifact:
         if len(found) != len(self._file.schema_arrow) or found != dict(types):
             _refuse(
                 self.path,
-                f"its columns are {_listed(found)} where {_listed(types)} were expected",
+                f"the columns are {_listed(found)}, but {_listed(types)} were expected",
                 "recreate the file.",
             )
 
@@ -208,7 +208,7 @@ class Artifact:
             for group in range(self._file.metadata.num_row_groups):
                 for chunk in self._file.read_row_group(group, columns=[name], use_threads=False).column(0).chunks:
                     if chunk.null_count or done + len(chunk) > self.rows:
-                        _refuse(self.path, f"column {name} has holes or too many rows", "recreate the file.")
+                        _refuse(self.path, f"column {name} has nulls or too many rows", "recreate the file.")
                     out[done : done + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
                     done += len(chunk)
         if done != self.rows:
@@ -233,12 +233,12 @@ def load(path: str | os.PathLike[str], *, format: str, version: int) -> Iterator
     source = Path(path)
     with _opened(source) as (parquet, header):
         if header.format != format:
-            _refuse(source, f"it is a {header.format}", f"expected a {format}: give the right file.")
+            _refuse(source, f"the file is a {header.format}", f"expected a {format}: give the right file.")
         if header.version != version:
             made = header.packages.get("sophon", "?")
             _refuse(
                 source,
-                f"it is {format} version {header.version}, written by sophon {made}",
+                f"the file is {format} version {header.version}, written by sophon {made}",
                 f"this is sophon {__version__}, which reads version {version}: recreate the file.",
             )
         yield Artifact(source, parquet, header)
@@ -248,7 +248,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that a file says it has; its columns are not read.
 
     Raises:
-        ArtifactError: The file is missing, damaged, or not ours.
+        ArtifactError: The file is missing, damaged, or was not saved by sophon.
     """
     with _opened(Path(path)) as (_, header):
         return header.format
@@ -322,22 +322,22 @@ def _check_frame(path: Path, descriptor: int) -> None:
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, 8, max(0, size - 8))
     if size < 12 or os.pread(descriptor, 4, 0) != _MAGIC or tail[4:] != _MAGIC:
-        _refuse(path, f"its {size} bytes are not a whole Parquet file", "give a file that sophon saved.")
+        _refuse(path, f"the file has {size} bytes and is not a complete Parquet file", "give a file that sophon saved.")
     footer = int.from_bytes(tail[:4], "little")
     if footer > min(size - 12, MAX_FOOTER_BYTES):
-        _refuse(path, f"its footer claims {footer} bytes", "the file is damaged: recreate it.")
+        _refuse(path, f"the footer claims {footer} bytes", "the file is damaged: recreate it.")
 
 
 def _check_shape(path: Path, shape: pq.FileMetaData) -> None:
     if not 0 <= shape.num_rows <= MAX_ROWS or shape.num_columns > MAX_COLUMNS:
         _refuse(
             path,
-            f"it claims {shape.num_rows} rows × {shape.num_columns} columns",
+            f"the file claims {shape.num_rows} rows × {shape.num_columns} columns",
             f"at most {MAX_ROWS} × {MAX_COLUMNS} are read: split the data set.",
         )
     groups = [shape.row_group(index).num_rows for index in range(min(shape.num_row_groups, _MAX_ROW_GROUPS))]
     if any(not 0 <= rows <= _MAX_ROW_GROUP_ROWS for rows in groups) or sum(groups) != shape.num_rows:
-        _refuse(path, "its row groups do not add up", "the file is damaged: recreate it.")
+        _refuse(path, "the row groups do not add up", "the file is damaged: recreate it.")
 
 
 def _encode(header: Header) -> bytes:
@@ -351,7 +351,7 @@ def _encode(header: Header) -> bytes:
     text = json.dumps(fields, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > MAX_HEADER_BYTES:
         raise ArtifactError(
-            f"a header of {len(text)} bytes was to be saved; at most {MAX_HEADER_BYTES} can be read back: "
+            f"the header has {len(text)} bytes, but at most {MAX_HEADER_BYTES} can be read back: "
             "shorten the provenance."
         )
     return text
@@ -360,14 +360,16 @@ def _encode(header: Header) -> bytes:
 def _decode(path: Path, raw: Mapping[bytes, bytes] | None) -> Header:
     text = (raw or {}).get(_KEY)
     if text is None:
-        _refuse(path, "it is Parquet without a sophon header", "give a file that sophon saved.")
+        _refuse(path, "the Parquet file has no sophon header", "give a file that sophon saved.")
     if len(text) > MAX_HEADER_BYTES or (raw or {}).get(_KEY_CRC) != b"%08x" % zlib.crc32(text):
-        _refuse(path, "its header does not match its checksum", "the file is damaged: recreate it.")
+        _refuse(path, "the header does not match its checksum", "the file is damaged: recreate it.")
     try:
         fields = json.loads(text)
         header = Header(**fields)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"{path}: its header is not ours ({error}); give a file that sophon saved.") from error
+        raise ArtifactError(
+            f"{path}: the header was not written by sophon ({error}); give a file that sophon saved."
+        ) from error
     shapes = (
         isinstance(header.format, str),
         isinstance(header.version, int),
@@ -376,7 +378,7 @@ def _decode(path: Path, raw: Mapping[bytes, bytes] | None) -> Header:
         _is_text_map(header.packages),
     )
     if not all(shapes):
-        _refuse(path, "its header has fields of the wrong type", "give a file that sophon saved.")
+        _refuse(path, "the header has fields of the wrong type", "give a file that sophon saved.")
     return header
 
 

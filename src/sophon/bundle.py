@@ -50,7 +50,7 @@ def unpack(data: bytes | memoryview, parts: int) -> list[memoryview]:
         raise PayloadError(f"expected a bundle of {parts} fields, got {bytes(view[:8])!r}")
     sizes = struct.unpack_from(f"<{parts}Q", view, _HEAD.size)
     if start + sum(sizes) != len(view):
-        raise PayloadError(f"a bundle of {parts} fields whose sizes do not add up to its {len(view):,} bytes")
+        raise PayloadError(f"the sizes of a bundle's {parts} fields do not add up to its {len(view):,} bytes")
     found = []
     for size in sizes:
         found.append(view[start : start + size])

@@ -11,7 +11,7 @@
     ├── BudgetError            more samples are bad than the user allows
     ├── WorkerError            a worker process died
     ├── BatchTimeoutError      a batch did not arrive within the user's timeout; also a TimeoutError
-    └── TransportError         trouble between trainer and storage
+    └── TransportError         something went wrong between the trainer and storage
         ├── UnavailableError   no storage node answered within the deadline; also a ConnectionError
         ├── RetryableError     one request failed, and may succeed later or elsewhere; loaders try again by themselves
         │   └── UpstreamError  a relay is well, but its node is not, or cannot be reached from there
@@ -115,7 +115,7 @@ class BatchTimeoutError(Error, RuntimeError, TimeoutError):
 
 
 class TransportError(Error):
-    """Something went wrong between trainer and storage."""
+    """Something went wrong between the trainer and storage."""
 
 
 class UnavailableError(TransportError, ConnectionError):
@@ -130,7 +130,7 @@ class RetryableError(TransportError):
 
 
 class UpstreamError(RetryableError):
-    """A relay answers, but the node behind it does not, or not as it must: others may reach it."""
+    """A relay answers, but the node behind it does not, or answers wrongly; others may still reach it."""
 
 
 class AccessError(TransportError):
@@ -152,7 +152,7 @@ _UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u20
 
 
 def printable(text: str) -> str:
-    """Return text of others as it may be shown: what would steer a terminal, or cannot be written, is spelled out.
+    """Return text from others in a form that is safe to show, with control and unencodable characters escaped.
 
     A name or a message with escape sequences in it could clear a screen, hide lines or forge others. Line ends and tabs
     stay.

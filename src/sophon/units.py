@@ -41,7 +41,7 @@ def _unknown(text: str, unit: str, kind: str, examples: str) -> ConfigError:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return bytes per second for a text such as ``500mbit``, ``1gbit/s`` or ``40MB/s``."""
+    """Return bytes per second for a string such as ``500mbit``, ``1gbit/s`` or ``40MB/s``."""
     kind, examples = "a bandwidth", "500mbit, 1gbit or 40MB/s (bits are `bit`, bytes are `B`)"
     value, unit = _split(text, kind, examples)
     bits = unit.removesuffix("/s").lower()
@@ -57,7 +57,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Return whole bytes for a text such as ``64MiB``, ``1.5GB`` or ``4096``."""
+    """Return whole bytes for a string such as ``64MiB``, ``1.5GB`` or ``4096``."""
     kind, examples = "a number of bytes", "4096, 1.5GB or 64MiB"
     value, unit = _split(text, kind, examples)
     if unit not in _BYTES:
@@ -66,7 +66,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Return seconds for a text such as ``20ms``, ``1.5s`` or ``2min``."""
+    """Return seconds for a string such as ``20ms``, ``1.5s`` or ``2min``."""
     kind, examples = "a time", "20ms, 1.5s or 2min"
     value, unit = _split(text, kind, examples)
     if unit not in _SECONDS:
@@ -75,7 +75,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """Return events per second for a text such as ``1200/s``, ``1200`` or ``72000/min``."""
+    """Return events per second for a string such as ``1200/s``, ``1200`` or ``72000/min``."""
     kind, examples = "a rate", "1200/s or 72000/min"
     value, unit = _split(text, kind, examples)
     if unit not in _RATES:

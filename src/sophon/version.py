@@ -8,7 +8,7 @@ PACKAGE = "sophon-loader"
 def install_command(extra: str) -> str:
     """Return the command that adds an optional extra to this installation.
 
-    pip records the folder or wheel that a package was installed from; the command names it, so that it works where no
+    pip records the folder or wheel that a package was installed from; the command names it, so that it works even if no
     package index has sophon.
     """
     import json  # messages only: `import sophon` stays light

@@ -29,7 +29,7 @@ def _data_of(pipeline):
 
 
 def test_an_unknown_kind_is_refused_before_anything_is_started(tmp_path):
-    with pytest.raises(ConfigError, match="no kind 'speech'; there is simclr, dino, segmentation, detection"):
+    with pytest.raises(ConfigError, match="no kind 'speech'; choose from simclr, dino, segmentation, detection"):
         bench_kinds(tmp_path, ["speech"])
 
 

@@ -59,7 +59,7 @@ def test_bench_cuts_ends_with_the_gain_and_the_verdict_on_the_bits(photos):
     result = _run("bench", "cuts", "--data", photos, "--count", 3)
     assert result.exit_code == 0
     assert "fewer bytes cross the link" in result.output
-    assert result.output.rstrip().endswith("tensors are bit-equal to those of the uncut pipeline.")
+    assert result.output.rstrip().endswith("tensors are bit-identical to those of the uncut pipeline.")
 
 
 def test_an_error_is_one_line_with_a_remedy_and_an_exit_code(tmp_path):

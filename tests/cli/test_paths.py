@@ -65,8 +65,8 @@ def test_names_and_options(folder, texts, named):
 @pytest.mark.parametrize(
     ("texts", "name", "where", "message"),
     [
-        (("a", "b"), "x", None, "--name goes with one PATH; write NAME=PATH"),
-        (("a", "b"), None, "x = 1", "--where goes with one PATH; write PATH?where=CONDITION"),
+        (("a", "b"), "x", None, "--name is for a single PATH; write NAME=PATH"),
+        (("a", "b"), None, "x = 1", "--where is for a single PATH; write PATH?where=CONDITION"),
         (("x/a", "y/a"), None, None, "'a' cannot be the name of y/a"),
         (("a?where=x = 1",), None, "y = 2", "already has a condition"),
     ],

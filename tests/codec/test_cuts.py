@@ -195,5 +195,5 @@ def test_a_cut_is_written_and_read():
 
 @pytest.mark.parametrize("cut", [Cut(6, "raw"), Cut(-1, "raw"), Cut(0, "webp"), Cut(4, "webp")])
 def test_a_cut_that_is_not_legal_is_refused_with_those_that_are(cut):
-    with pytest.raises(ConfigError, match=r"cannot be cut at .*; it can at 0:raw"):
+    with pytest.raises(ConfigError, match=r"cannot be cut at .*; choose from 0:raw"):
         make_payload(RECIPE, b"", Key(0, 0, 0), cut)

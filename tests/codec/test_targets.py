@@ -120,7 +120,7 @@ def test_masks_keep_their_numbers(dtype):
 @pytest.mark.parametrize(
     ("mask", "words"),
     [
-        (png(np.zeros((5, 6), np.uint8)), "the mask has 6×5 pixels but its picture 70×60"),
+        (png(np.zeros((5, 6), np.uint8)), "the mask has 6×5 pixels, but its picture has 70×60"),
         (png(np.zeros((60, 70, 3), np.uint8)), "the mask has mode RGB, expected one channel"),
         (b"no picture", "the mask cannot be decoded"),
         (png(np.zeros((60, 70), np.uint8))[:60], "the mask cannot be decoded"),

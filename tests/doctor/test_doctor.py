@@ -32,7 +32,7 @@ SLOW = [
     (planted.clock_off, "clock", "fault", "its clock is 66.7 min ahead of ours"),
     (planted.no_such_host, "host", "fault", "no-such-host.invalid cannot be resolved"),
     (planted.no_node, "answer", "fault", "does not answer"),
-    (planted.other_name, "dataset", "fault", "no data set 'date' here; there is data"),
+    (planted.other_name, "dataset", "fault", "no data set 'date' here; available: data"),
     (planted.other_data, "copy", "advice", "holds a different data set than"),
     (planted.blocking_step, "steps", "fault", "step 2 (Call(recipe.wait)) has not returned after 1 s"),
     (planted.blocked_offloading, "offload", "advice", "step 1, Call(recipe.negative), runs on the trainer only"),
@@ -46,7 +46,7 @@ SLOW = [
     (planted.other_op, "ops", "advice", "RandomResizedCrop and the ops after it cannot run there"),
     (planted.wrong_authority, "tls", "fault", "certificate is not trusted"),
     (planted.tiny_link, "link", "advice", "the link carries"),
-    (planted.few_files, "files", "fault", "a process may have 100 files open"),
+    (planted.few_files, "files", "fault", "a process may have 100 open files"),
     (planted.no_cores, "cores", "advice", "--cores 0"),
 ]
 

@@ -48,7 +48,7 @@ def _found(address):
 
 def test_fields_that_fit_together_are_fine(tmp_path):
     address = _write(tmp_path / "data", [(40, 30)] * 3, [[1, 2, 30, 20], None, [0, 0, 40, 30]])
-    assert _found(address) == {(FINE, "3 of 3 samples looked at")}
+    assert _found(address) == {(FINE, "3 of 3 samples examined")}
 
 
 def test_what_is_wrong_with_masks_and_boxes_is_said(tmp_path):
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_masks_and_boxes_is_said(tmp_path):
     address = _write(tmp_path / "data", masks, [[1, 2, 30, 20], None, None, [30, 2, 30, 20], [3, 3, 0, 5]])
     assert _found(address) == {
         (FAULT, "1 of 5 samples lack a field"),
-        (FAULT, "1 of 5 samples have a mask of another size than the picture"),
+        (FAULT, "1 of 5 samples have a mask that differs in size from the picture"),
         (ADVICE, "1 of 5 samples have boxes that reach beyond the picture"),
         (ADVICE, "1 of 5 samples have boxes without an area"),
     }

@@ -40,7 +40,7 @@ def test_started_again_with_another_name(tmp_path):
             server.start()
 
         struck = Struck(server.url, fault, "first batch", buffer_bytes=1)
-        with pytest.raises(ConfigError, match="no data set 'data' here; there is another"):
+        with pytest.raises(ConfigError, match="no data set 'data' here; available: another"):
             struck.digest()
         struck.join()
 
@@ -59,7 +59,7 @@ def test_started_again_with_a_release_that_speaks_otherwise(images, monkeypatch)
     monkeypatch.chdir(REPOSITORY)
     with serve(images, options=SLOWLY) as server:
         struck = Struck(server.url, lambda: _started_again_as_another_release(server, "protocol"), "first batch")
-        with pytest.raises(ProtocolError, match="releases of trainer and storage node are too far apart"):
+        with pytest.raises(ProtocolError, match="releases of the trainer and the storage node are too far apart"):
             struck.digest()
         struck.join()
 

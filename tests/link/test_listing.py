@@ -102,5 +102,5 @@ def test_a_listing_in_crumbs_is_refused():
             patch.setattr(listing, "_ROWS", 1)
             return piece_of(manifest, start)
 
-    with pytest.raises(ProtocolError, match="1 rows where 100 are left"):
+    with pytest.raises(ProtocolError, match="1 rows while 100 are left"):
         received(crumb, len(manifest), manifest.fingerprint)

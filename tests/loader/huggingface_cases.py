@@ -157,7 +157,7 @@ def test_columns_that_are_told(saved):
     found = sophon.RemoteDataset(sophon.from_dataset(data, path="photo", target="age"), RECIPE)
     assert [found[i][1] for i in range(4)] == [0.0, 0.5, 1.0, 1.5]
     assert sophon.RemoteDataset(data, RECIPE)[4][1] == data[4]["kind"]
-    with pytest.raises(ConfigError, match="no picture column 'nope'; there is photo"):
+    with pytest.raises(ConfigError, match="no picture column 'nope'; found photo"):
         sophon.from_dataset(data, path="nope")
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_represented_is_refused_with_a_reason(saved):
     formed = saved.with_transform(lambda rows: {"image": [0 for _ in rows["image"]]})
     for data, message in [
         (datasets.DatasetDict({"train": saved}), r"has several splits; give one, such as ds\['train'\]"),
-        (saved.to_iterable_dataset(), "has no samples by index"),
+        (saved.to_iterable_dataset(), "has no indexable samples"),
         (saved.remove_columns("image"), "expected one column with the feature Image, found none among label, text"),
         (saved.select([]), "has no samples"),
         (formed, "its format is 'custom'"),

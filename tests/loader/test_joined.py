@@ -109,7 +109,7 @@ def test_torchs_loader_takes_torchs_own_wrappers(nodes, folders):
 @pytest.mark.parametrize(
     ("other", "problem"),
     [
-        ({"pipeline": Pipeline([ops.Decode(), ops.ToTensor()])}, r"another pipeline \(Decode, ToTensor\)"),
+        ({"pipeline": Pipeline([ops.Decode(), ops.ToTensor()])}, r"different pipelines \(Decode, ToTensor, "),
         ({"seed": 6}, "seed=6"),
         ({"on_error": "skip"}, "on_error='skip'"),
         ({"output": sophon.Output(columns=("id",))}, "columns="),

@@ -197,14 +197,14 @@ def damaged(data, tmp_path):
 
 
 BAD = {
-    2: (OpError, r"sample 2.*field 'mask': the mask has 7×7 pixels but its picture 108×118"),
+    2: (OpError, r"sample 2.*field 'mask': the mask has 7×7 pixels, but its picture has 108×118"),
     4: (StoreError, r"sample 4 \('images/004.jpg'\): field 'mask': there is no mask named 004"),
     6: (OpError, r"sample 6.*field 'mask': the mask cannot be decoded"),
     8: (OpError, r"sample 8.*field 'boxes': box 0 \(xywh: 5000, 1, 2, 3\) lies outside the picture of 162×82"),
 }
 
 
-@pytest.mark.filterwarnings("ignore:targets of 1 samples")
+@pytest.mark.filterwarnings("ignore:targets for 1 sample")
 @pytest.mark.parametrize("cut", ["3:webp", *slow("none")])
 def test_damaged_targets_are_errors_that_name_sample_and_field(damaged, cut):
     with LocalServer(f"{damaged}?{OPTIONS}", 1) as server, warnings.catch_warnings():
@@ -248,7 +248,7 @@ def test_members_of_tar_shards_are_what_kinds_says(data, tmp_path):
     parts = {"boxes": "boxes", "masks": "seg.png", "labels": "ids", "n": "label", "text": "caption"}
     kinds = {"boxes": "boxes:xywh", "seg.png": "mask", "ids": "labels", "caption": "text"}
     path = f"{shard}?fields=image,seg.png,boxes,ids,caption"
-    with pytest.raises(ConfigError, match=r"say what 'seg.png' is, as kinds"):
+    with pytest.raises(ConfigError, match=r"declare the kind of 'seg.png', such as kinds"):
         sophon.DataLoader(path, Joint(RECIPE, ("image", parts), {"boxes": "boxes:xywh"}))
     joint = Joint(RECIPE, ("image", parts), kinds)
     with sophon.DataLoader(path, joint, seed=SEED, batch_size=4, policy="0:window") as loader:

@@ -158,7 +158,7 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
     [
         (
             lambda url: sophon.DataLoader(url.rsplit("/", 1)[0] + "/nowhere", RECIPE),
-            "no data set 'nowhere' here; there is data",
+            "no data set 'nowhere' here; available: data",
         ),
         (lambda _: sophon.DataLoader("grpc://host/data", RECIPE), "expected an address like grpc://host:port/dataset"),
         (
@@ -180,7 +180,7 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
             "the plan is for 3 samples, the data set has 41",
         ),
         (lambda url: sophon.DataLoader(url, RECIPE, output=sophon.Output(columns=("size",))), "no column 'size'"),
-        (sophon.DataLoader, "expected a Pipeline or a torchvision transform, got None; the least is ToTensor"),
+        (sophon.DataLoader, "expected a Pipeline or a torchvision transform, got None; the simplest one is ToTensor"),
         (
             lambda url: sophon.DataLoader(url, RECIPE, num_workers=sophon.Workers(0, kind="fibers")),
             "expected threads or processes",

@@ -174,7 +174,7 @@ def test_what_cannot_be_represented_is_refused_with_a_reason(folder, tmp_path):
     own_loader = datasets.DatasetFolder(str(folder), np.fromfile, extensions=("jpg", "png"))
     for data, message in [
         (_Rotated(folder), "_Rotated has its own __getitem__.*sophon.from_dataset"),
-        (FakeData(4), "FakeData does not tell in a known way where its files are"),
+        (FakeData(4), "FakeData does not say in a known way where its files are"),
         (joint, "its `transforms` change picture and target together"),
         (own_loader, "its loader fromfile reads files in its own way"),
         (_made(datasets.UCF101, folder, samples=[("a", 1)], video_clips=object()), "video clips"),
@@ -229,7 +229,9 @@ def test_a_data_set_of_ones_own_says_where_its_files_lie(folder):
 def test_a_data_set_of_ones_own_in_another_mode(folder):
     recipe = transforms.Compose([transforms.Resize(9), transforms.CenterCrop(8), transforms.PILToTensor()])
     gray = _Own(_photos(folder), recipe, "L")
-    with pytest.raises(ConfigError, match=r"sample 0: the object gives other pixels \(L, .*decode=\"L\""):
+    with pytest.raises(
+        ConfigError, match=r"sample 0: the object's pixels \(L, .* differ from its file's .*decode=\"L\""
+    ):
         sophon.DataLoader(sophon.from_dataset(gray, "files", "ages"))
     # PILToTensor keeps channels: a translated recipe has to know that there is one.
     ours = list(sophon.DataLoader(sophon.from_dataset(gray, "files", "ages", decode="L"), batch_size=4))
@@ -253,7 +255,7 @@ def test_an_object_that_does_more_than_its_transform_is_found_out(folder):
             return np.asarray(picture), age
 
     for kind, message in [
-        (Flipped, "the object gives other pixels"),
+        (Flipped, "the object's pixels .* differ from its file's"),
         (Older, "the object's target is 21.5, but 20.5 was found"),
         (Array, "the object gives a ndarray where a picture was expected"),
     ]:
@@ -269,7 +271,7 @@ def test_what_from_dataset_is_told_is_checked(folder):
         ("nope", None, "path: _Own has no attribute 'nope'"),
         (data.files[:3], None, "path: expected one for each of 14 samples, got 3"),
         ([3] * 14, None, "expected the path of a file for sample 0, got 3"),
-        (None, None, "path: expected the locations of _Own's files"),
+        (None, None, "path: expected the paths of _Own's files"),
     ]:
         with pytest.raises(ConfigError, match=message):
             sophon.from_dataset(data, path, target)

@@ -16,18 +16,19 @@ def images(tmp_path_factory):
 
 
 def test_a_slow_step_is_what_binds_and_is_fed_random_numbers(images):
-    seen, begun_s = [], []
+    seen, begun_s, ended_s = [], [], []
 
     def step(batch):
         seen.append(batch)
         begun_s.append(time.monotonic())
         time.sleep(0.25)
+        ended_s.append(time.monotonic())
 
     loader = sophon.DataLoader(images, RECIPE, batch_size=8, num_workers=1)
     verdict = sophon.probe(loader, step, batches=4)
     assert verdict.bound == "GPU-bound"
     assert len(begun_s) == 3 + 4  # the first three do not count
-    assert verdict.consumer_per_s == pytest.approx(8 * 3 / (begun_s[-1] - begun_s[3]), rel=0.2)
+    assert verdict.consumer_per_s == pytest.approx(8 * 4 / (ended_s[-1] - begun_s[3]), rel=0.2)
     values, labels = seen[0]
     assert values.shape == (8, 3, 48, 48)
     assert abs(values.mean()) < 0.05
@@ -62,7 +63,7 @@ def test_files_that_are_no_pictures_are_told_and_not_measured(tmp_path):
     (tmp_path / "images").mkdir()
     for number in range(4):
         (tmp_path / "images" / f"{number}.jpg").write_bytes(b"nothing")
-    with pytest.raises(ConfigError, match=r"no sample of .* goes through the pipeline; the first: .*0\.jpg"):
+    with pytest.raises(ConfigError, match=r"no sample of .* passes through the pipeline; the first error: .*0\.jpg"):
         sophon.probe(sophon.DataLoader(tmp_path / "images", RECIPE, batch_size=4), batches=1)
 
 

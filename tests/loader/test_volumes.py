@@ -108,7 +108,7 @@ def test_monais_dictionary_transforms_run_as_they_are_after_the_crop(path):
 
 
 def test_what_is_missing_is_said(path, tmp_path):
-    with pytest.raises(ConfigError, match=r"no field 'seg'; there is label, foreground"):
+    with pytest.raises(ConfigError, match=r"no field 'seg'; its fields are label, foreground"):
         sophon.RemoteDataset(path, [ops.DecodeVolume(label="seg")])
     with pytest.raises(ConfigError, match="is a field"):
         sophon.RemoteDataset(path, MLPERF, output=sophon.Output(columns=("label",)))

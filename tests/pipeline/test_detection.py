@@ -19,7 +19,7 @@ def seen(width=64, height=48, objects=BOXES):
 
 def test_a_crop_by_boxes_needs_boxes():
     pipeline = Pipeline([ops.Decode(), ops.RandomIoUCrop()])
-    with pytest.raises(OpError, match=r"op 1 \(RandomIoUCrop\): it needs the boxes of a sample.*sophon.Joint"):
+    with pytest.raises(OpError, match=r"op 1 \(RandomIoUCrop\): it needs the sample's boxes.*sophon.Joint"):
         pipeline.run(encode(scene(64, 48), "png"), Key(0, 0, 0))
 
 

@@ -442,7 +442,7 @@ def test_an_op_of_ones_own_can_be_registered_once():
     try:
         assert register(Mine) is Mine
         assert op_from_spec(Mine().to_spec()) == Mine()
-        with pytest.raises(ConfigError, match="registered already"):
+        with pytest.raises(ConfigError, match="already registered"):
             register(type("Mine", (Op,), {}))
     finally:
         del OPS["Mine"]

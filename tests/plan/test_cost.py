@@ -103,7 +103,7 @@ def test_json_and_back():
     for resources in (Resources(1, 2, 3, 4), Resources(1, 0, 1)):
         found = predict(PROFILE, plan(0, 1), resources, bound_s=1.5)
         assert Prediction.from_json(found.to_json()) == found
-    with pytest.raises(ConfigError, match="were expected"):
+    with pytest.raises(ConfigError, match="expected a prediction with"):
         Prediction.from_json({})
 
 

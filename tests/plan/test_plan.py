@@ -93,13 +93,13 @@ def test_a_plan_of_another_job_is_refused_with_both_fingerprints():
         ArtifactError, match=r"another pipeline: it carries 'p', this job has 'q'. Make a new plan for this job"
     ):
         plan.require(pipeline="q")
-    with pytest.raises(ArtifactError, match="for 300 samples, this job has 299"):
+    with pytest.raises(ArtifactError, match="for 300 samples, but this job has 299"):
         plan.require(samples=299)
 
 
 def test_a_profile_is_no_plan(tmp_path):
     PROFILE.save(tmp_path / "p.parquet")
-    with pytest.raises(ArtifactError, match="it is a profile; expected a plan"):
+    with pytest.raises(ArtifactError, match="the file is a profile; expected a plan"):
         Plan.load(tmp_path / "p.parquet")
 
 
@@ -109,7 +109,7 @@ def test_a_plan_over_unknown_cuts_is_refused(tmp_path):
         replace(plan, routes=(Cut(0, "raw"),))
     object.__setattr__(plan, "routes", (Cut(0, "raw"),))
     plan.save(tmp_path / "plan.parquet")
-    with pytest.raises(ArtifactError, match="its header is not that of a plan"):
+    with pytest.raises(ArtifactError, match="does not have the header of a plan"):
         Plan.load(tmp_path / "plan.parquet")
 
 

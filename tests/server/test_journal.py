@@ -38,7 +38,7 @@ def test_a_server_says_who_came_who_was_refused_and_what_is_broken(served):
     right = Credentials(TOKEN)
     with pytest.raises(AccessError, match="--token-file"):
         RemoteDataset(f"{url}/images", RECIPE, credentials=Credentials("a-wrong-token-of-enough-letters"))
-    with pytest.raises(ConfigError, match="no data set 'nothing' here; there is images") as refused:
+    with pytest.raises(ConfigError, match="no data set 'nothing' here; available: images") as refused:
         RemoteDataset(f"{url}/nothing", RECIPE, credentials=right)
     assert not getattr(refused.value, "__notes__", [])  # nobody finds a wrong name in the node's code
     assert refused.value.__cause__ is None

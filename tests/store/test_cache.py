@@ -203,7 +203,7 @@ def test_a_forged_manifest_leads_nowhere_outside_of_the_data_set(tmp_path, listi
 def test_a_store_is_not_made_of_a_manifest_that_leads_outside(tmp_path):
     store = open_store(settle(make("folder", tmp_path / "data")))
     forged = replace(store.manifest, ids=pa.array(["../x"] * len(store), pa.large_string()))
-    with pytest.raises(StoreError, match=r"'\.\./x', outside the data set"):
+    with pytest.raises(StoreError, match=r"'\.\./x', which is outside the data set"):
         store.holding(forged)
 
 

@@ -75,7 +75,7 @@ def test_only_the_fields_that_are_asked_for_are_read(shards, names, endings):
             parts = [bytes(part) for part in unpack(store.read(index), len(endings))]
             assert parts == [expected[key][ending] for ending in endings]
         assert whole.narrowed(("seg.png", "npy")).manifest.fingerprint == whole.manifest.fingerprint
-        with pytest.raises(ConfigError, match=r"no field 'depth'; there is image, seg\.png, npy"):
+        with pytest.raises(ConfigError, match=r"no field 'depth'; choose from image, seg\.png, npy"):
             whole.narrowed(("depth",))
 
 
@@ -108,10 +108,10 @@ def test_a_manifest_keeps_its_fields(shards, tmp_path):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("fields=image,seg.png,seg.png", "different endings"),
+        ("fields=image,seg.png,seg.png", "different member endings"),
         ("fields=jpg,image", "comes first"),
-        ("fields=image, ", "different endings"),
-        ("fields=image,../x", "different endings"),
+        ("fields=image, ", "different member endings"),
+        ("fields=image,../x", "different member endings"),
         ("files=.npy&fields=image,npy", "give only one of them"),
     ],
 )

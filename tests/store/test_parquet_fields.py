@@ -67,7 +67,7 @@ def test_a_row_without_a_mask_is_an_error_that_names_sample_and_field(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "kind", "words"),
     [
-        ("image,depth", StoreError, "no column 'depth' of bytes; there is image, mask, feature"),
+        ("image,depth", StoreError, "no byte column 'depth'; choose from image, mask, feature"),
         ("image,label", StoreError, "no column 'label' of bytes"),
         ("nothing,mask", StoreError, "no column 'nothing' of bytes"),
         ("image", ConfigError, "names of different columns"),

@@ -71,7 +71,7 @@ def test_other_pictures_do_not_come_along():
     "columns", [{"text": pa.string()}, {"a": pa.binary(), "b": STRUCT}, {"image": pa.struct([("path", pa.string())])}]
 )
 def test_without_a_picture_or_with_several_it_is_refused(columns):
-    with pytest.raises(StoreError, match=r"shard x: expected one column of binary .*; rename the column"):
+    with pytest.raises(StoreError, match=r"shard x: expected one column of binary .*; rename the picture column"):
         _roles(**columns)
 
 

@@ -133,12 +133,12 @@ def _patched(path: Path, at: int, new: bytes) -> None:
 @pytest.mark.parametrize(
     ("at", "new", "message"),
     [
-        (124, b"77777777777\0", "goes beyond its end"),
-        (124, b"\x80" + b"\xff" * 11, "goes beyond its end"),
+        (124, b"77777777777\0", "extends beyond its end"),
+        (124, b"\x80" + b"\xff" * 11, "extends beyond its end"),
         (124, b"\xff" * 12, "negative size"),
         (124, b"12x45678901\0", "no valid size"),
         (156, b"S", "sparse"),
-        (156, b"x", "not made of records"),
+        (156, b"x", "does not consist of records"),
     ],
 )
 def test_headers_that_make_no_sense_are_refused(tmp_path, at, new, message):

@@ -1,4 +1,4 @@
-"""A node that comes back with other values in its columns is found out, and so is a copy of the data with others."""
+"""A node that comes back with different column values here is found out, and so is a copy of the data with others."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def _restarted(folder, columns):
 
 
 def test_a_node_that_comes_back_with_other_values_is_refused(folder):
-    with pytest.raises(sophon.ConfigError, match=r"other values in its columns.*start the run again"):
+    with pytest.raises(sophon.ConfigError, match=r"different column values here.*start the run again"):
         _restarted(folder, ("note",))
 
 

@@ -179,7 +179,7 @@ def _noted(urls, columns=("note",)):
 def test_copies_with_other_columns_are_refused_when_they_are_opened(tmp_path):
     with serve(_listing(tmp_path / "a", range(COUNT))) as one, serve(_listing(tmp_path / "b", [7] * COUNT)) as other:
         urls = [one.url, other.url]
-        with pytest.raises(sophon.ConfigError, match="other values in their columns") as caught:
+        with pytest.raises(sophon.ConfigError, match="different values in their columns") as caught:
             sophon.DataLoader(urls, STEPS, output=sophon.Output(columns=("note",)))
         assert all(url in str(caught.value) for url in urls)
         assert len(_noted(urls, ("id",))) == 1  # which nobody has asked for

@@ -14,9 +14,10 @@ from sophon.link.wire import Request
 from sophon.server.access import Tokens
 from sophon.store import open_store
 from tests.support.servers import RECIPE, make_images, serve
+from tests.support.waiting import HANG_S
 
 TOKEN = "a-token-that-is-known"
-CALL = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=30)
+CALL = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=HANG_S)
 NOWHERE = flight.FlightDescriptor.for_path("nowhere")
 
 
@@ -111,7 +112,7 @@ def test_absolute_paths_are_not_told(text, told):
 
 
 def test_no_data_set_is_called_all_of_them(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be called"):
+    with pytest.raises(ConfigError, match="cannot be named"):
         open_store(make_images(tmp_path / "train", 3), "*")
     with pytest.raises(ConfigError, match="there is one with that name"):
         Tokens.parse("a-token-that-is-long-enough *", "here", ["*", "train"])

@@ -1,8 +1,8 @@
 """`sophon bench calls`: a slow user step, compared with torch's DataLoader on the same files.
 
-The step is pure Python and holds its lock, as custom augmentations do. Both loaders get the same recipe, batch size and
-number of workers; whole epochs take turns, in strict order, and the figure is the median. Ours reads a path, then a
-storage node in another process with ``policy="optimal"``.
+The step is pure Python and holds the GIL, as custom augmentations do. Both loaders get the same recipe, batch size and
+number of workers; whole epochs take turns, in strict order, and the figure is the median. Sophon reads from a path, and
+then from a storage node in another process with ``policy="optimal"``.
 """
 
 from __future__ import annotations

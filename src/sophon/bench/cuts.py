@@ -1,4 +1,4 @@
-"""Measures what every cut of the ImageNet recipe costs and saves on a few files, and checks that no bit changes."""
+"""Measures the costs and savings of every cut of the ImageNet recipe on a few files, and checks that no bit changes."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class CutsResult:
     Args:
         rows: One per cut; the first is the raw file.
         raw_bytes: Mean size of a file.
-        best_bytes: Mean payload where every sample takes its own smallest cut.
-        best_share: Share of the samples for which each cut is that smallest one.
-        tensors: How many tensors were finished.
-        mismatches: How many of them differ from the uncut run.
+        best_bytes: Mean payload if every sample takes its own smallest cut.
+        best_share: Share of the samples for which each cut is the smallest.
+        tensors: Number of tensors that were finished.
+        mismatches: Number of tensors that differ from the uncut run.
     """
 
     rows: tuple[CutRow, ...]
@@ -48,7 +48,7 @@ class CutsResult:
 
     @property
     def gain(self) -> float:
-        """How many times fewer bytes cross the link when each sample takes its own smallest cut."""
+        """Factor by which fewer bytes cross the link when each sample takes its own smallest cut."""
         return self.raw_bytes / self.best_bytes
 
 
@@ -67,7 +67,7 @@ def measure_cuts(
     Args:
         samples: Files to run on.
         epoch: Epoch whose random boxes are used.
-        seed: Likewise.
+        seed: Seed of the random boxes.
         on_sample: Called with the number of samples done and their count.
     """
     cuts = cuts_to_measure()
@@ -81,7 +81,7 @@ def measure_cuts(
             start_s = time.thread_time()
             try:
                 payload, made = make_payload(RECIPE, data, key, cut), cut
-            except OpError:  # as a server does it: what cannot be cut is sent whole
+            except OpError:  # as a server does: files that cannot be cut are sent whole
                 payload, made = data, RAW
             middle_s = time.thread_time()
             tensor = finish_payload(RECIPE, payload, key, made)

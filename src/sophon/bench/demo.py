@@ -1,9 +1,9 @@
 """The scenario of `sophon demo`: a small real network is trained from a real server over a slow link, policy by policy.
 
-Everything is real but the link, which is the server's own token bucket (`sophon serve --limit`), so that neither root
-nor a second machine is needed. One epoch is measured; then every policy trains the same network, from the same seed, on
-the same epochs. Since all policies give the same bits, all networks end the same: the losses are compared to the last
-bit, and so is a digest of everything they were fed.
+Everything is real except the link, which is the server's own token bucket (`sophon serve --limit`), so that neither
+root nor a second machine is needed. One epoch is measured; then every policy trains the same network, from the same
+seed, on the same epochs. Since all policies give the same bits, all networks end up identical: the losses are compared
+to the last bit, and so are digests of all inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BATCH_SIZE = 32
 _CHANNELS = 16
 
 OnBatch = Callable[[str, int, int, str], None]
-"""Called with the name of the run, the number of samples done, the total, and a short text."""
+"""Called with the name of the run, the number of samples done, the total, and a short message."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Times contestants against each other: interleaved, in CPU time, as ratios.
 
 Machines are shared and noisy. Contestants therefore take turns on every item of every round, so that a slow moment hits
-all of them; what counts is the thread's CPU time, not wall time; and the figure reported is the median of the rounds.
+all of them; the thread's CPU time is measured, not wall time; and the reported figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def race_ms(
     """Return the CPU milliseconds that each contestant needs per item.
 
     Args:
-        contestants: What to run, by name; each is called with an item.
-        items: What to run it on.
+        contestants: Functions to time, by name; each is called with an item.
+        items: Inputs for the contestants.
         seconds: Time to spend; at least three rounds.
     """
     rounds: dict[str, list[float]] = {name: [] for name in contestants}

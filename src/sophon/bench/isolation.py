@@ -1,4 +1,4 @@
-"""`sophon bench isolation`: what it costs to run ops in worker processes instead of threads of the server."""
+"""`sophon bench isolation`: the cost of running ops in worker processes instead of threads of the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bench_isolation(
 
     Args:
         folder: Images.
-        seconds: About how long for each cut; at least three rounds.
+        seconds: Approximate time for each cut; at least three rounds.
         cores: Number of cores for ops.
         on_step: Called with the name, number and count of the next step.
 
@@ -42,7 +42,7 @@ def bench_isolation(
         storage, and samples per second; a cut that is impossible for every sample is left out.
 
     Raises:
-        ConfigError: No sample can be cut at all.
+        ConfigError: No sample can be cut.
     """
     report = on_step or nothing
     legal = set(map(str, legal_cuts(RECIPE)))

@@ -57,7 +57,7 @@ def bench_link(seconds: float, folder: Path | None = None, on_step: OnStep | Non
             _SocketServer(paths, manifest.sizes.tolist()) as bare,
             ThreadPoolExecutor(2) as pool,
         ):
-            # Of one's own node, as the bare socket's is: its batches need no look before they are unpacked.
+            # The node is trusted, like the bare socket: its batches are not inspected before they are unpacked.
             transport = FlightTransport(server.url, credentials=Credentials(trusted=True))
             contestants = {
                 "flight": (lambda: _flight_pass(transport, pool, len(paths)), lambda: _cpu_of(server.pid)),
@@ -86,7 +86,7 @@ def _measure(run: Callable[[], int], server_cpu: Callable[[], float]) -> tuple[f
 
 
 def _flight_pass(transport: FlightTransport, pool: ThreadPoolExecutor, count: int) -> int:
-    """Fetch all samples; as in the loader two requests share the connection, so that no side waits for the other."""
+    """Fetch all samples, with two requests on the connection as in the loader, so that neither side waits."""
     parts = [range(start, min(start + _REQUEST_SAMPLES, count)) for start in range(0, count, _REQUEST_SAMPLES)]
     return sum(pool.map(lambda part: _fetch(transport, tuple(part)), parts))
 
@@ -97,7 +97,7 @@ def _fetch(transport: FlightTransport, samples: tuple[int, ...]) -> int:
 
 
 class _SocketServer:
-    """Sends some files over a plain TCP connection, each time it is asked to."""
+    """Sends some files over a plain TCP connection whenever it is asked to."""
 
     def __init__(self, paths: list[str], sizes: list[int]) -> None:
         self._sizes = sizes
@@ -142,7 +142,7 @@ def _send_files(listener: socket.socket, paths: list[str]) -> None:
 
 
 def _cpu_of(pid: int) -> float:
-    """Return the CPU seconds that a process of ours has used."""
+    """Return the CPU seconds that one of our processes has used."""
     if pid == os.getpid():
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return usage.ru_utime + usage.ru_stime

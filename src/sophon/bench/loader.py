@@ -104,7 +104,7 @@ def _cpu_s() -> float:
 
 
 class Images(Dataset[Any]):
-    """The files of a folder as torchvision users load them: ImageFolder's way, labels if there are any.
+    """The files of a folder as torchvision users load them: like ImageFolder, with labels if there are any.
 
     Args:
         folder: Folder of the files.

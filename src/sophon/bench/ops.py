@@ -1,7 +1,7 @@
-"""`sophon bench ops`: what each op and codec costs on one core, compared with torchvision for the same work.
+"""`sophon bench ops`: the cost of each op and codec on one core, compared with torchvision for the same work.
 
-Both sides get the same pictures and the same parameters: ours draws them, torchvision draws its own, throws them away
-and applies ours. Otherwise one side might be lucky with smaller crops.
+Both sides get the same pictures and the same parameters: sophon draws them; torchvision draws its own, discards them
+and applies sophon's. Otherwise one side might be lucky with smaller crops.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _torch(torchvision: Any) -> Any:
 
 
 def _stages(samples: Samples) -> list[list[_Item]]:
-    """Return the inputs of every op of the recipe, and at the end its results."""
+    """Return the inputs of every op of the recipe, followed by its results."""
     stages: list[list[_Item]] = [[_Item(i, data) for i, data in enumerate(samples.files)]]
     for k in range(len(RECIPE)):
         stages.append([_Item(i.sample, RECIPE.run(i.value, i.key, k, k + 1)) for i in stages[-1]])
@@ -180,7 +180,7 @@ def _time_codec(name: str, items: list[_Item], seconds: float) -> dict[str, floa
 
 
 def _references(torchvision: Any) -> dict[str, Reference]:
-    """Return torchvision's way to do each op, with its own draw where it has one, and our parameters."""
+    """Return torchvision's equivalent of each op, with its own draw if it is random, but our parameters."""
     import torch
 
     transforms, f = torchvision.transforms, torchvision.transforms.functional

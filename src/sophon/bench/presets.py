@@ -1,4 +1,4 @@
-"""Recipes as users write them, by name: presets of torchvision and timm, views, pictures with targets."""
+"""Recipes as users write them, by name: torchvision and timm presets, views, and pictures with targets."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _timm_evaluation() -> Any:
 
 
 def _view(size: int, scale: tuple[float, float], jitter: Sequence[float], blur: float, solarize: float = 0.0) -> Any:
-    """Return a view of SimCLR or DINO, which differ in their numbers."""
+    """Return a SimCLR or DINO view, which differ only in their parameters."""
     from torchvision import transforms as T  # noqa: N812 - torchvision's own habit
 
     steps = [
@@ -190,7 +190,7 @@ def _ssd(*, is_lite: bool = False) -> Any:
 
 
 def _audio() -> Any:
-    """Return a second of a sound, as a classifier of waveforms takes it."""
+    """Return a recipe for one second of sound, as waveform classifiers take it."""
     return sophon.Pipeline(
         [sophon.ops.DecodeAudio(), sophon.ops.Mono(), sophon.ops.RandomTimeCrop(44_100, pad_if_needed=True)]
     )
@@ -250,7 +250,7 @@ def recipe_named(name: str) -> Any:
         return VOLUMES[name]()
     known = RECIPES | JOINTS | SOUNDS
     if name not in known:
-        raise ConfigError(f"no recipe {name!r}; there is {', '.join(known)}")
+        raise ConfigError(f"there is no recipe {name!r}; choose from {', '.join(known)}")
     if import_torchvision() is None:
         raise ConfigError("these recipes need torchvision; pip install torchvision")
     try:

@@ -1,8 +1,8 @@
-"""`sophon bench profile`: what the profiling of a first epoch costs.
+"""`sophon bench profile`: the cost of profiling a first epoch.
 
-A real server on loopback and no limit on the link, so that the trainer's CPU is the bottleneck and nothing is hidden.
-Three loaders take turns, each making whole first epochs: one that does not profile, one that only times ops, and one
-that profiles as users get it, a share of the samples in various codecs.
+A real server runs on loopback with no limit on the link, so that the trainer's CPU is the bottleneck and no cost is
+hidden. Three loaders take turns at whole first epochs: one that does not profile, one that only times ops, and one that
+profiles as it does by default, with a share of the samples in various codecs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def bench_profile(
 
     Args:
         folder: Images.
-        seconds: About how long; at least three rounds.
+        seconds: Approximate duration; at least three rounds.
         share: Share of the samples that are sent in various codecs.
         on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"samples", "share", "plain_s", "timing_s", "profiling_s", "plain_cpu_s", …, "timing_overhead",
         "profiling_overhead"}``: medians of epoch seconds and of the trainer's CPU seconds; overhead is the median, over
-        rounds, of the ratio of epoch seconds less one.
+        rounds, of the ratio of epoch seconds, minus one.
     """
     report = on_step or nothing
     epochs: dict[str, list[float]] = {name: [] for name in _WAYS}

@@ -15,10 +15,10 @@ _NO_LINGER = struct.pack("ii", 1, 0)  # close() sends a reset instead of a goodb
 
 
 class Proxy:
-    """Passes bytes on to a port of this machine, until told otherwise.
+    """Forwards bytes to a port of this machine, until told otherwise.
 
     Args:
-        port: Port to pass connections on to.
+        port: Port to forward connections to.
     """
 
     def __init__(self, port: int) -> None:
@@ -46,7 +46,7 @@ class Proxy:
             _break(pair)
 
     def reset_after(self, size_bytes: int) -> None:
-        """Break all connections once that many more bytes came from the node."""
+        """Break all connections after that many more bytes from the node."""
         self._fuse = self.passed_bytes + size_bytes
 
     def limit(self, bytes_per_s: float | None) -> None:
@@ -54,11 +54,11 @@ class Proxy:
         self._bytes_per_s = bytes_per_s
 
     def pause(self) -> None:
-        """Pass nothing on, silently."""
+        """Silently stop forwarding data."""
         self._open.clear()
 
     def resume(self) -> None:
-        """Pass data on again."""
+        """Resume forwarding data."""
         self._open.set()
 
     def close(self) -> None:

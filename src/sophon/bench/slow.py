@@ -1,12 +1,12 @@
 """`sophon bench slow`: a few samples take a hundred times longer than the others, as in SpeedyLoader's study.
 
 torch's DataLoader with worker processes, and ours with as many threads in strict and in relaxed order, take turns on
-the same volumes, epoch by epoch. The bound is what no loader can beat: the seconds of work of all samples, divided by
-the number of workers.
+the same volumes, epoch by epoch. No loader can beat the bound: the seconds of work of all samples, divided by the
+number of workers.
 
-Work is NumPy on volumes ("cpu"), and its seconds are CPU seconds of reading and finishing, which is what torch's
-workers do, as measured in the same epochs: on a shared machine, no loader reaches that bound. Or it is waiting
-("wait"), whose seconds are known beforehand and need no core.
+Work is either NumPy on volumes ("cpu") or waiting ("wait"). The seconds of NumPy work are the CPU seconds of reading
+and finishing, which torch's workers do, measured in the same epochs; on a shared machine, no loader reaches that bound.
+The seconds of waiting are known in advance and need no core.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def bench_slow(
 
     Args:
         seconds: Time for the whole measurement; at least three epochs of each.
-        samples: In the data set.
+        samples: Number of samples in the data set.
         workers: Number of workers of each loader.
         work: "cpu" or "wait".
         on_step: Called with the name, number and count of the next step.
@@ -113,11 +113,11 @@ def _work_s(loader: DataLoader) -> float:
 
 
 class Volumes(Dataset[Any]):
-    """The same files and the same work as torch users write it: one sample after the other, in a worker process.
+    """The same files and work as torch users would write them: one sample at a time, in a worker process.
 
     Args:
         path: The Parquet file.
-        pipeline: What to do with each.
+        pipeline: Ops to run on each volume.
     """
 
     def __init__(self, path: Path, pipeline: Pipeline) -> None:

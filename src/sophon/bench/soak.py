@@ -1,12 +1,14 @@
 """`sophon bench soak`: trainers under load while storage nodes and links fail at random, from a seed.
 
-Three trainers: one reads from one node, one from two nodes with hedged requests, and one from one node with the files
-themselves as a fallback. `bench.cluster.soak` has more nodes, and relays.
+There are three trainers: one reads from one node, one from two nodes with hedged requests, and one from one node with
+the files themselves as a fallback. `bench.cluster.soak` has more nodes, and relays.
 
-Every tensor is compared with that of the plain pipeline, and every sample with the one expected by the epoch's order.
-The seed determines the kind, time and size of each fault; when it strikes within an epoch depends on the machine.
+Every tensor is compared with the result of the plain pipeline, and every sample with the one expected by the epoch's
+order. The seed determines the kind, time and size of each fault; when it strikes within an epoch depends on the
+machine.
 
-Concurrency: one thread for each trainer, one that strikes, one that watches memory and files of this process.
+Concurrency: one thread for each trainer, one that causes faults, and one that watches the memory and files of this
+process.
 """
 
 from __future__ import annotations
@@ -58,11 +60,11 @@ class Moment:
     """The state at one moment.
 
     Args:
-        seconds: Since the beginning.
+        seconds: Seconds since the beginning.
         rss_bytes: Memory of this process.
         files: Number of files that it had open.
-        samples: Delivered so far.
-        faults: Survived so far.
+        samples: Number of samples delivered so far.
+        faults: Number of faults survived so far.
     """
 
     seconds: float
@@ -74,17 +76,17 @@ class Moment:
 
 @dataclass
 class Report:
-    """What happened during the soak.
+    """The results of the soak.
 
     Args:
-        samples: Delivered, by all trainers.
-        relayed: Of these, how many came through relays.
-        faults: How many of each kind struck.
+        samples: Number of samples that all trainers delivered.
+        relayed: Number of these that came through relays.
+        faults: Number of faults of each kind.
         lost: Samples that were missing from their place.
         repeated: Samples that came twice in an epoch.
         mismatched: Samples whose bits differ from the plain pipeline.
         problem: Error that ended a trainer, if any.
-        watched: Second by second.
+        watched: The state at every second.
     """
 
     samples: int = 0
@@ -98,7 +100,7 @@ class Report:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, **counts: int) -> None:
-        """Add to a count; used by several trainers."""
+        """Add to a count, which several trainers share."""
         with self._lock:
             for name, count in counts.items():
                 setattr(self, name, getattr(self, name) + count)
@@ -140,18 +142,18 @@ def two_nodes(photos: Path, folder: Path, stack: contextlib.ExitStack) -> tuple[
 def bench_soak(
     minutes: float, seed: int = 0, on_step: OnStep | None = None, place: Place = two_nodes
 ) -> dict[str, Any]:
-    """Run for a number of minutes and return what was delivered, survived, lost, repeated and mismatched.
+    """Run for a number of minutes and return the numbers of delivered, lost, repeated and mismatched samples.
 
     Args:
-        minutes: How long.
+        minutes: Duration in minutes.
         seed: Seed of the faults and of the trainers.
         on_step: Called with the last fault, the seconds passed and the total.
         place: Starts the nodes.
 
     Returns:
         ``{"minutes", "samples", "relayed", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth",
-        "kinds", "timeline"}``; growth is that of this process, where the trainers are, from the first third to the
-        last: a share of its memory, a number of files.
+        "kinds", "timeline"}``; growth refers to this process, which runs the trainers, from the first third to the
+        last: a share of its memory, and a number of files.
     """
     report = Report()
     stop = threading.Event()
@@ -215,7 +217,7 @@ class Node:
 
     Args:
         server: Its process, which is started here.
-        stack: Exit stack that ends it.
+        stack: Exit stack that ends the node.
     """
 
     def __init__(self, server: LocalServer, stack: contextlib.ExitStack) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def import_torchvision() -> Any:
-    """Return torchvision, or None where it is not installed.
+    """Return torchvision, or None if it is not installed.
 
     A torchvision wheel built for another torch cannot load its compiled operators, and its import then fails on two
     names that no transform uses; they are declared by hand and the import is tried again.

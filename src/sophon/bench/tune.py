@@ -42,8 +42,8 @@ class Workload:
 
     Args:
         samples: Number of samples.
-        finish_s: CPU seconds to finish one.
-        read_s: Seconds that reading one takes, waiting.
+        finish_s: CPU seconds to finish a sample.
+        read_s: Seconds of waiting to read a sample.
         consumer_s: Seconds that the consumer takes for a batch.
     """
 
@@ -66,9 +66,9 @@ class SlowReads(LocalTransport):
 
     Args:
         store: The store of the samples.
-        address: Its name for messages.
+        address: Name of the store in messages.
         read_s: Seconds of one read.
-        parallel: Reads at once; others wait for their turn.
+        parallel: Number of concurrent reads; others wait for their turn.
     """
 
     def __init__(self, store: Store, address: str, read_s: float, parallel: int = PARALLEL_READS) -> None:
@@ -77,7 +77,7 @@ class SlowReads(LocalTransport):
         self._turns = threading.Semaphore(parallel)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
-        """Read samples, each after its wait."""
+        """Read samples, each after a wait."""
         return _SlowFetch(super().fetch(request, timeout_s), self._turns, self._read_s)
 
 

@@ -1,9 +1,9 @@
-"""`sophon bench window`: what windows of JPEG files cost on either side of the link, and how many bytes they save.
+"""`sophon bench window`: the cost of JPEG windows on either side of the link, and the bytes they save.
 
 Times are of the recipe's first two ops, Decode and RandomResizedCrop. ``decode_crop`` is Pillow's own, as torchvision
 runs it: a reference that does not change when our ops get faster. All others are the code that a node and a trainer
-run. Bytes are those of every cut of every sample over several epochs, since each epoch draws another box. How much a
-node may spend on a sample determines how few bytes it can send: the budgets form a curve of both.
+run. Bytes are counted for every cut of every sample over several epochs, since each epoch draws another box. The more
+CPU time a node may spend on a sample, the fewer bytes it can send: the budgets form a curve of both.
 
 Progressive files are timed separately, since they have no index. If a data set has none, its photos are re-saved.
 """
@@ -61,12 +61,12 @@ class WindowResult:
 
     Args:
         data: Description of the files.
-        files: How many.
-        windowable: From how many of them a window can be cut; times refer to these.
-        file_bytes: Mean size of those.
+        files: Number of files.
+        windowable: Number of files from which a window can be cut; times refer to these.
+        file_bytes: Mean size of these files.
         ms: CPU milliseconds per sample, by contestant.
-        index_share: Bytes of the indexes by bytes of the files.
-        gain: How many times fewer bytes cross the link than those of the files.
+        index_share: Bytes of the indexes divided by bytes of the files.
+        gain: Factor by which fewer bytes cross the link than the files have.
         budget: The gain of the best exact plan by the CPU milliseconds that a node may spend per sample.
         progressive_ms: CPU milliseconds per progressive file, by contestant.
         progressive_made: Whether these files were made for this measurement.
@@ -103,11 +103,11 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
 
     Args:
         samples: The files.
-        seconds: For the times; at least three rounds. Counting bytes is not bounded.
+        seconds: Duration of the timing; at least three rounds. Counting bytes is not bounded.
         on_step: Called with the name, number and count of the next step.
 
     Raises:
-        ConfigError: There is nothing to measure: no extension, or no file that a window can be cut from.
+        ConfigError: The extension is missing, or no window can be cut from any file.
     """
     if not available():
         raise ConfigError("the window extension was not built here; install a C compiler, then reinstall sophon")
@@ -155,7 +155,7 @@ def bench_window(samples: Samples, seconds: float, on_step: OnStep | None = None
 
 
 def _pass(sample: int, data: bytes, codec: JpegWindow, indexes: Indexes) -> _Pass | None:
-    """Return a sample with its window, or None if there is none."""
+    """Return a sample with its window, or None if no window can be cut."""
     try:
         header = parse(data)
         index = None if header.scans else indexes.build(data, header)
@@ -169,7 +169,7 @@ def _pass(sample: int, data: bytes, codec: JpegWindow, indexes: Indexes) -> _Pas
 
 
 def _saved_again(data: bytes) -> bytes:
-    """Return a picture as a progressive file of the same quality."""
+    """Return a picture as a progressive file with the same quality."""
     out = io.BytesIO()
     with Image.open(io.BytesIO(data)) as picture:
         picture.save(out, "JPEG", quality="keep", progressive=True)

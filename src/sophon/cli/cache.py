@@ -1,4 +1,4 @@
-"""`sophon cache`: list and remove what is kept in the cache folder."""
+"""`sophon cache`: list and remove the contents of the cache folder."""
 
 from __future__ import annotations
 

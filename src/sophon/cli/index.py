@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--digests",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=new_file,
-    help="Also write the digests of all files to this file, with which trainers can check what nodes send.",
+    help="Also write the digests of all files to this file, so that trainers can check what nodes send.",
 )
 @json_option
 def index(

@@ -20,7 +20,7 @@ from sophon.errors import printable
 
 
 def say(text: str, **settings: Any) -> None:
-    """Print a line in which there may be texts of others, none of which steers the terminal."""
+    """Print a line that may contain text from others, with its control characters escaped."""
     click.echo(printable(text), **settings)
 
 

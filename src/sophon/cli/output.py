@@ -18,7 +18,7 @@ STDOUT = "-"
 
 
 class _PlainConsole(Console):
-    """A console that shows what in a text would steer the terminal: names and messages come from others."""
+    """A console that escapes control characters, since names and messages come from others."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield rich's segments, with control characters in their text escaped."""
@@ -27,7 +27,7 @@ class _PlainConsole(Console):
 
 
 def console_for(**settings: Any) -> Console:
-    """Return a console on which nothing that a node, a file or a tenant says does anything but appear."""
+    """Return a console that escapes control characters in whatever a node, a file or a tenant says."""
     return _PlainConsole(**{"markup": False, **settings})  # brackets in a name are not markup
 
 

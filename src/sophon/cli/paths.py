@@ -1,4 +1,4 @@
-"""The path arguments of `sophon serve`: which data sets they are, and their names."""
+"""The path arguments of `sophon serve`: the data sets they stand for, and their names."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def named_paths(texts: tuple[str, ...], name: str | None, where: str | None) -> 
     pairs = _with_shards_joined([_pair(text) for text in texts])
     if (name is not None or where is not None) and len(pairs) != 1:
         option, instead = ("--name", "NAME=PATH") if name is not None else ("--where", "PATH?where=CONDITION")
-        raise ConfigError(f"{option} goes with one PATH; write {instead} if there are several")
+        raise ConfigError(f"{option} is for a single PATH; write {instead} if there are several")
     named: dict[str, str] = {}
     for told, path in pairs:
         label = name or told or _title(path)
         if "/" in label or label in named:
             raise ConfigError(
-                f"{label!r} cannot be the name of {path}: names are unique and without a slash; write NAME={path}"
+                f"{label!r} cannot be the name of {path}: names must be unique and contain no slash; write NAME={path}"
             )
         named[label] = path if where is None else _with_where(path, where)
     return list(named.items())

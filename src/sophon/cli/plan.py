@@ -24,7 +24,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"{text!r} is not a list of numbers of cores; write one such as 0,1,2,4.") from None
+        raise ConfigError(f"{text!r} is not a list of core counts; write one such as 0,1,2,4.") from None
 
 
 @click.command("plan")
@@ -52,7 +52,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     callback=parsed(_parse_cores),
     default=",".join(map(str, FIGURE_4_CORES)),
     show_default=True,
-    help="Numbers of storage cores to compare with --compare.",
+    help="Numbers of storage cores that --compare shows.",
 )
 @click.option(
     "--save",

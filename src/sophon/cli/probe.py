@@ -48,7 +48,8 @@ def probe_command(
 ) -> None:
     """Find out what holds training back: fetching or preprocessing.
 
-    Measures each alone: fetching raw samples from a server (URL) or a data set here (PATH), and preprocessing them.
+    Measures each on its own: fetching raw samples from a server (URL) or a data set here (PATH), and preprocessing
+    them.
     """
     from sophon.loader.loader import DataLoader  # torch takes seconds to load
     from sophon.loader.probe import probe

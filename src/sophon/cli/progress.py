@@ -11,14 +11,14 @@ from sophon.cli.output import console_for
 
 
 def bars(*columns: ProgressColumn, transient: bool = True) -> Progress:
-    """Return bars for a terminal; where standard error is a file or a pipe, nothing is written to it."""
+    """Return bars for a terminal; if standard error is a file or a pipe, nothing is written to it."""
     console = console_for(stderr=True)
     return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 
 
 @contextmanager
 def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show which step is running, of how many; yields the function that moves the bar."""
+    """Show which of several steps is running; yield the function that moves the bar."""
     count = TextColumn("{task.completed:.0f}/{task.total:.0f}")
     with bars(TextColumn("{task.description:<28}", markup=False), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=1)
@@ -27,7 +27,7 @@ def steps_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def count_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how many items are done, of how many if known; yields the function that moves the bar."""
+    """Show how many items are done, and the total if known; yield the function that moves the bar."""
     count = TextColumn("{task.completed:,.0f}")
     with bars(TextColumn("{task.description}", markup=False), BarColumn(), count, TimeElapsedColumn()) as progress:
         task = progress.add_task(title, total=None)

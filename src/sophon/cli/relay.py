@@ -23,7 +23,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("addresses", nargs=-1, required=True, metavar="[NAME=]ADDRESS…")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=7078, show_default=True, type=click.IntRange(0, 65535), help="Port there; 0 for any free one."
+    "--port",
+    default=7078,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for any free one.",
 )
 @click.option(
     "--cores",
@@ -56,14 +60,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @limit_options
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of the log."
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="HTTP port for /health and /metrics; 0 for any free one, no HTTP if left out.",
 )
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of that port.")
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="Address to serve /health and /metrics on."
+)
 @click.option("--ready-file", type=_FILE, help="File to write when ready: JSON with url, port and pid.")
 @click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for the nodes to come up.")
 @click.option(
@@ -97,8 +103,8 @@ def relay(
     """Run ops for trainers on samples from storage nodes.
 
     ADDRESS is the address of a data set on a node, such as grpc://node:7077/train. Addresses with the same name are
-    copies, of which one is asked. A relay holds no data and has no rights: it passes each trainer's token on to the
-    node.
+    copies, one of which is asked at a time. A relay holds no data and has no rights: it passes each trainer's token on
+    to the node.
     """
     from sophon.server.access import Access  # Flight takes a moment to load
     from sophon.server.announcing import Announcing
@@ -148,7 +154,7 @@ def named_addresses(addresses: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the addresses of nodes, grouped by the name that trainers use for their data set.
 
     Raises:
-        ConfigError: A text is not the address of a data set on a node.
+        ConfigError: A string is not the address of a data set on a node.
     """
     named: dict[str, list[str]] = {}
     for text in addresses:

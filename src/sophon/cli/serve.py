@@ -38,8 +38,8 @@ LOG = logging.getLogger("sophon.server")
     "--part",
     metavar="N/COUNT",
     callback=parsed(Part.parse),
-    help="Serve one part of the samples, such as 3/8: every eighth of all ids, sorted. ordinal/8 takes the number at "
-    "the end of the host's name, from 0.",
+    help="Serve one part of the samples, such as 3/8: every eighth id in sorted order. "
+    "ordinal/8 takes the number at the end of the host name, from 0.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -90,7 +90,7 @@ LOG = logging.getLogger("sophon.server")
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How to log who connects or is refused, and slow or broken samples: lines of text or of JSON.",
+    help="How to log who connects or is refused, and slow or broken samples: as lines of text or as JSON.",
 )
 @click.option(
     "--metrics-port",
@@ -101,7 +101,7 @@ LOG = logging.getLogger("sophon.server")
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
-    help="Address of that port; anyone who can reach it may read it.",
+    help="Address to serve /health and /metrics on; anyone who can reach it may read them.",
 )
 @click.option(
     "--ready-file",
@@ -274,7 +274,7 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
 
 
 def _labels_of(store: Store) -> str:
-    """Return what labels a data set has, in words; a trainer that expects others learns it here."""
+    """Return a description of a data set's labels, so that users notice if they expected others."""
     from sophon.store.manifest import NO_LABEL  # when it is needed, as all that serves
 
     manifest = store.manifest

@@ -1,4 +1,4 @@
-"""`sophon synth`: make a folder of photos, or of scans, to try things on."""
+"""`sophon synth`: make a folder of synthetic photos or scans to experiment with."""
 
 from __future__ import annotations
 
@@ -21,19 +21,26 @@ from sophon.cli.progress import steps_bar
     default="imagenet",
     show_default=True,
     metavar="|".join((*KINDS, LIKE)),
-    help="Data set that the photos, or scans, resemble.",
+    help="Data set that the photos or scans resemble.",
 )
-@click.option("--count", default=None, type=int, show_default="256, or 8 scans", help="Number of photos, or of scans.")
-@click.option("--seed", default=0, show_default=True, help="Another seed gives other photos.")
+@click.option("--count", default=None, type=int, show_default="256, or 8 scans", help="Number of photos or scans.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the photos; another seed gives other photos.")
 @click.option("--classes", default=10, show_default=True, help="Class folders to spread them over; 0 for none.")
-@click.option("--side", default=512, show_default=True, type=click.IntRange(16, 1024), help="Scans: voxels of a slice.")
 @click.option(
-    "--slices", default=None, type=click.IntRange(8, 2048), help="Scans: slices of each; by default KiTS19's."
+    "--side", default=512, show_default=True, type=click.IntRange(16, 1024), help="Scans: side of a slice in voxels."
 )
 @click.option(
-    "--format", "form", default=FORMATS[0], show_default=True, type=click.Choice(FORMATS), help="Scans: of files."
+    "--slices", default=None, type=click.IntRange(8, 2048), help="Scans: slices of each; by default as in KiTS19."
 )
-@click.option("--force", is_flag=True, help="Write even if DIR holds other files; those are left alone.")
+@click.option(
+    "--format",
+    "form",
+    default=FORMATS[0],
+    show_default=True,
+    type=click.Choice(FORMATS),
+    help="Scans: format of the files.",
+)
+@click.option("--force", is_flag=True, help="Write even if DIR holds other files; they are left as they are.")
 def synth(
     folder: Path,
     like: str,
@@ -47,7 +54,7 @@ def synth(
 ) -> None:
     """Fill DIR with synthetic photos or CT scans.
 
-    Photos have the sizes and compress like those of ImageNet or OpenImages; scans like those of KiTS19, with labels of
+    Photos resemble those of ImageNet or OpenImages in size and compression, and scans those of KiTS19, with labels of
     kidneys and tumours and the index of their foreground. Open these as DIR?images=images&labels=labels.
     """
     if like == LIKE:

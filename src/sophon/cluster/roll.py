@@ -1,4 +1,4 @@
-"""The roll: the nodes of a cluster and what they announce that they hold; without threads, sockets or clocks.
+"""The roll: the nodes of a cluster and the parts they announce; without threads, sockets or clocks.
 
 Nodes announce themselves every second. A node that has not done so for `LEASE_S` is *silent*: trainers are told about
 it only if no other node holds its part, since they may still be able to reach it. Once announced, a part stays known

@@ -1,4 +1,4 @@
-"""Codecs, which encode what crosses the link, and the cuts that use them."""
+"""Codecs, which encode the values that cross the link, and the cuts that use them."""
 
 from sophon.codec.codec import Codec, Payload
 from sophon.codec.cut import RAW, Cut, check_cut, finish_payload, legal_cuts, make_payload

@@ -27,17 +27,17 @@ _MOST_BOXES = 100_000  # in one picture; more means a damaged file, or a node th
 
 
 def with_sight(pipeline: Pipeline, key: Key, data: Payload, size: Size, boxes: tuple[str, str, Any] | None) -> Key:
-    """Return a key with what the ops of a pipeline may use in their draws.
+    """Return a key with the size and boxes that a pipeline's ops may use in their draws.
 
     Args:
         pipeline: The pipeline of the sample.
         key: Key of the sample.
-        data: The file of its picture, for when the size is not known yet.
+        data: The picture file, used if the size is not known yet.
         size: Size of the picture; (0, 0) if unknown.
         boxes: Name, kind and value of the sample's boxes; None if it has none.
 
     Raises:
-        OpError: The boxes are damaged; names the field.
+        OpError: The boxes are damaged; the message names the field.
     """
     if boxes is None or not pipeline.looks:
         return key
@@ -79,11 +79,13 @@ def read_boxes(form: str, found: Any, size: Size) -> tuple[Floats, str]:
         size: Size of the picture.
 
     Raises:
-        OpError: They are not boxes of this picture.
+        OpError: The value does not hold boxes of this picture.
     """
     boxes = read_numbers(found, "f4", 4).reshape(-1, 4)
     if len(boxes) > _MOST_BOXES:
-        raise OpError(f"{len(boxes):,} boxes in one picture, more than {_MOST_BOXES:,}", remedy="Check the file.")
+        raise OpError(
+            f"the picture has {len(boxes):,} boxes, more than the limit of {_MOST_BOXES:,}.", remedy="Check the file."
+        )
     if form == "relative":
         height, width = size
         boxes = (boxes.astype(np.float64) * (width, height, width, height)).astype(np.float32)
@@ -104,7 +106,7 @@ def corners(boxes: Floats, form: str) -> Objects:
 
 
 def _check_inside(boxes: Floats, form: str, size: Size) -> None:
-    """Raise if a box lies entirely outside the picture; clamping boxes that stick out is left to the recipe."""
+    """Raise if a box lies entirely outside the picture; clamping boxes that cross the border is left to the recipe."""
     if not len(boxes):
         return
     left, top, right, bottom = corners(boxes, form).T
@@ -122,7 +124,7 @@ def read_numbers(found: Any, dtype: str, each: int) -> Numbers:
     """Return numbers from bytes or a column value; their count must be a multiple of a given number."""
     if isinstance(found, bytes | memoryview):
         if len(found) % np.dtype(dtype).itemsize:
-            raise OpError(f"its {len(found)} bytes are not a multiple of {np.dtype(dtype).itemsize}.")
+            raise OpError(f"expected a multiple of {np.dtype(dtype).itemsize} bytes, got {len(found)}.")
         array = np.frombuffer(found, f"<{dtype}").astype(dtype)
     else:
         try:
@@ -131,7 +133,7 @@ def read_numbers(found: Any, dtype: str, each: int) -> Numbers:
         except (TypeError, ValueError, OverflowError) as error:
             raise OpError(f"expected numbers, got {found!r:.60}.") from error
     if len(array) % each:
-        raise OpError(f"it has {len(array)} numbers, expected {each} for each object.")
+        raise OpError(f"expected {each} numbers for each object, got {len(array)} in total.")
     if dtype == "f4" and not np.isfinite(array).all():
-        raise OpError("it has numbers that are not finite.")
+        raise OpError("expected finite numbers, got NaN or infinity.")
     return array

@@ -24,7 +24,7 @@ MAX_VALUE_BYTES = 1 << 30  # one decoded value; twice the size of the largest le
 
 
 class Codec(ABC):
-    """One way to encode what crosses the link."""
+    """One way to encode the values that cross the link."""
 
     exact: ClassVar[bool] = True
 
@@ -43,11 +43,11 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, payload: Payload, spec: Spec) -> Value:
-        """Return the value of a payload, which must be of the given spec."""
+        """Return the value in a payload, which must match the given spec."""
 
 
 class AheadCodec(Codec):
-    """A codec that looks ahead: it encodes only as much of a file as the ops after the decoder need.
+    """A codec that looks ahead: it encodes only the part of a file that the ops after the decoder need.
 
     It works at the start of a pipeline (k is 0), and decodes to what the decoder would give, as a `Part` or a `Signal`.
     """
@@ -72,8 +72,8 @@ class AheadCodec(Codec):
     ) -> Part | Signal | None:
         """Decode only the part of a file that ops[:stop] need in one pass; None if that cannot be done or does not pay.
 
-        Whatever is wrong with the file is left for the decoder to say. A trace is told whether a part of the file can
-        be decoded at all.
+        Errors in the file are left for the decoder to report. A trace is told whether a part of the file can be decoded
+        on its own.
         """
         del data, pipeline, key, stop, trace
         return None

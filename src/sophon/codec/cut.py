@@ -31,7 +31,7 @@ class Cut:
 
     @classmethod
     def parse(cls, text: str) -> Cut:
-        """Return the cut for a text such as ``2:webp``."""
+        """Parse a cut such as ``2:webp``."""
         k, _, codec = text.partition(":")
         if not k.isdecimal() or not codec:
             raise ConfigError(f"expected a cut as NUMBER:CODEC, for example 2:webp, got {text!r}")
@@ -60,7 +60,7 @@ def legal_cuts(pipeline: Pipeline, codecs: Iterable[str] = tuple(CODECS), *, all
 
     Args:
         pipeline: The pipeline to divide.
-        codecs: Which codecs to consider, by name.
+        codecs: Names of the codecs to consider.
         allow_lossy: Also consider codecs that change the value.
     """
     table = [codec_named(name) for name in codecs]
@@ -85,7 +85,7 @@ def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
         return codec
     if not 0 <= cut.k <= pipeline.max_cut or not _fits(pipeline, cut.k, codec):
         legal = ", ".join(map(str, legal_cuts(pipeline, allow_lossy=True)))
-        raise ConfigError(f"the pipeline cannot be cut at {cut}; it can at {legal}")
+        raise ConfigError(f"the pipeline cannot be cut at {cut}; choose from {legal}")
     pipeline.notes[cut] = True
     return codec
 
@@ -192,7 +192,7 @@ def _run_file(
     out: Tensor | None = None,
     trace: Trace | None = None,
 ) -> Value:
-    """Run ops[:stop] on a file; where that pays, on either side, only the part that the next crop needs is decoded."""
+    """Run ops[:stop] on a file; where that pays, only the part that the next crop needs is decoded."""
     window = window_for(pipeline)
     part = None if window is None else window.cut_down(data, pipeline, key, stop, trace)
     if part is None:

@@ -64,11 +64,11 @@ class Jpeg(Codec):
         return out.getvalue()
 
     def decode(self, payload: Payload, spec: Spec) -> Value:
-        """Return the picture of a payload."""
+        """Return the picture in a payload."""
         try:
             picture = Image.open(io.BytesIO(payload), formats=("JPEG",))
             layout.check(spec_of(picture), spec)
             picture.load()
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise PayloadError(f"damaged JPEG: {error}") from error
+            raise PayloadError(f"the JPEG payload is damaged: {error}") from error
         return layout.bare(picture)

@@ -1,4 +1,4 @@
-"""What a JPEG XL codestream declares before its pixels (ISO/IEC 18181-1), as far as our payloads use it.
+"""The header of a JPEG XL codestream (ISO/IEC 18181-1), as far as our payloads use it.
 
 libjxl allocates as much as a file asks for: large frames, thousands of extra channels, frames that refer to others. So
 the header is read first, and anything but one plain lossless frame of 8-bit pixels is rejected.
@@ -29,7 +29,7 @@ class _Bits:
 
     def take(self, count: int) -> int:
         if self._left < count:
-            raise PayloadError("JPEG XL that ends within its header")
+            raise PayloadError("the JPEG XL payload ends within its header")
         self._left -= count
         self._used += count
         value = self._value & ((1 << count) - 1)
@@ -39,7 +39,7 @@ class _Bits:
     def must(self, count: int, expected: int, what: str) -> None:
         found = self.take(count)
         if found != expected:
-            raise PayloadError(f"expected plain lossless JPEG XL of 8 bits, got one with {what}")
+            raise PayloadError(f"expected plain lossless 8-bit JPEG XL, got one with {what}")
 
     def enum(self) -> int:
         selector = self.take(2)
@@ -53,7 +53,7 @@ def declared(head: bytes) -> tuple[int, int, int]:
     """Return the height, width and channels that a payload declares, by its first bytes.
 
     Raises:
-        PayloadError: It is not what our encoder writes.
+        PayloadError: The header is not one that our encoder writes.
     """
     if head[:2] != _SIGNATURE:
         raise PayloadError(f"expected a JPEG XL codestream, got bytes that start with {head[:8].hex(' ')}")
@@ -82,7 +82,7 @@ def _channels(bits: _Bits) -> int:
     bits.must(1, 0, "lossy colours")
     bits.must(1, 0, "an orientation, a preview or an animation")
     bits.must(1, 0, "floating-point samples")
-    bits.must(2, 0, "another number of bits per sample")
+    bits.must(2, 0, "a different number of bits per sample")
     bits.take(1)  # whether 16 bits suffice for the decoder's buffers
     bits.must(2, 0, "extra channels")
     bits.must(1, 0, "lossy colours")
@@ -99,7 +99,7 @@ def _colours(bits: _Bits) -> int:
         raise PayloadError("expected JPEG XL in gray or sRGB, got another colour space")
     bits.must(1, 0, "a gamma")
     bits.enum()  # transfer function: not applied to lossless pictures
-    bits.enum()  # rendering intent: likewise
+    bits.enum()  # rendering intent: not applied either
     return space
 
 

@@ -5,9 +5,9 @@ Byte layout, little-endian::
     0        kind      0 encoded, 1 image, 2 tensor, 3 audio, 4 volume
     1        dtype     0 uint8, 1 float32, 2 uint16, 3 int32, 4 int16
     2        n         number of dimensions, 1 … 4
-    3        mode      of an image: 0 RGB or L, by its channels; 1 P, 2 RGBA, 3 LA, 4 CMYK, 5 I;16, 6 I, 7 F; else 0
+    3        mode      for an image: 0 RGB or L, by channels; 1 P, 2 RGBA, 3 LA, 4 CMYK, 5 I;16, 6 I, 7 F; otherwise 0
     4        shape     n × uint32: (bytes,), (height, width, channels) or channels and axes
-    4 + 4n   scale     of audio and volumes alone: n - 1 × float64, one for each axis, 0 where it is not known
+    4 + 4n   scale     only for audio and volumes: n - 1 × float64, one for each axis, 0 if unknown
     then     data      row-major; in mode P 1,027 bytes follow: channels of a colour (3 or 4), number of colours less 1
                        as uint16, and the colours, filled up with zeros
 """
@@ -76,17 +76,17 @@ def parse(payload: Payload, expected: Spec) -> tuple[Spec, memoryview]:
     kind, dtype, n, mode = view[:4]
     is_known = kind < len(_KINDS) and dtype < len(_DTYPES) and mode < (len(_MODES) if kind == 1 else 1)
     if not is_known or not 1 <= n <= _MAX_DIMENSIONS or len(view) < 4 + 4 * n:
-        raise PayloadError(f"not the header of an array: {bytes(view[:8]).hex(' ')}")
+        raise PayloadError(f"expected an array header, got {bytes(view[:8]).hex(' ')}")
     shape = struct.unpack_from(f"<{n}I", view, 4)
     after = 4 + 4 * n
     scale: tuple[float, ...] = ()
     if _KINDS[kind] in SIGNALS:
         if len(view) < after + 8 * (n - 1):
-            raise PayloadError(f"a header of {len(view)} bytes, too short for {_KINDS[kind].value}")
+            raise PayloadError(f"the header has {len(view)} bytes, too few for {_KINDS[kind].value}")
         scale = struct.unpack_from(f"<{n - 1}d", view, after)
         after += 8 * (n - 1)
         if not all(0.0 <= step < math.inf for step in scale):
-            raise PayloadError(f"expected what a step along each axis is, got {scale}")
+            raise PayloadError(f"expected a finite scale for each axis, got {scale}")
     spec = Spec(_KINDS[kind], shape, _DTYPES[dtype], _MODES[mode], scale=scale)
     check(spec, expected)
     return spec, view[after:]
@@ -122,7 +122,7 @@ def join(spec: Spec, data: Payload) -> Value:
         )
     mode = spec.mode or {1: "L", 3: "RGB"}.get(spec.channels or 0)
     if mode is None or not spec.width or not spec.height:
-        raise PayloadError(f"expected a picture of 1 or 3 channels, got {spec}")
+        raise PayloadError(f"expected a picture with 1 or 3 channels, got {spec}")
     if mode == "P":
         return _with_palette(spec, memoryview(data))
     return Image.frombytes(mode, (spec.width, spec.height), data)
@@ -133,7 +133,8 @@ def _packed_palette(picture: Image.Image) -> bytes:
     count = len(colours) // len(raw_mode)
     if raw_mode not in _COLOURS.values() or not 1 <= count <= 256:
         raise OpError(
-            f"a palette of {count} colours in {raw_mode}.", remedy="Save the file in mode P with RGB colours."
+            f"the picture has a palette of {count} colours in {raw_mode}.",
+            remedy="Save the file in mode P with RGB colours.",
         )
     return _PALETTE.pack(len(raw_mode), count - 1, colours[: count * len(raw_mode)])
 
@@ -141,7 +142,7 @@ def _packed_palette(picture: Image.Image) -> bytes:
 def _with_palette(spec: Spec, data: memoryview) -> Image.Image:
     channels, most, colours = _PALETTE.unpack(data[-_PALETTE.size :])
     if channels not in _COLOURS or most > 255:
-        raise PayloadError(f"expected a palette of at most 256 colours, got {most + 1} of {channels} channels")
+        raise PayloadError(f"expected a palette of at most 256 colours, got {most + 1} with {channels} channels")
     picture = Image.frombytes("P", (spec.width, spec.height), data[: -_PALETTE.size])
     picture.putpalette(colours[: (most + 1) * channels], _COLOURS[channels])
     return picture

@@ -9,7 +9,7 @@ from sophon.pipeline import Kind, Spec, Value
 
 
 class Raw(Codec):
-    """A value without any compression.
+    """A value without compression.
 
     Byte layout: the file itself for an encoded value; the header of `layout` and the data for an image or tensor.
     """
@@ -31,7 +31,7 @@ class Raw(Codec):
         return bytes(data) if isinstance(value, bytearray | memoryview) else b"".join((header, data))
 
     def decode(self, payload: Payload, spec: Spec) -> Value:
-        """Return the value of a payload."""
+        """Return the value in a payload."""
         if spec.kind is Kind.ENCODED:
             if len(payload) > MAX_VALUE_BYTES:
                 raise PayloadError(f"expected a file of at most {MAX_VALUE_BYTES:,} bytes, got {len(payload):,}")

@@ -1,8 +1,8 @@
 """Routes: how one sample's pipeline is divided among the places it passes through.
 
-Between two places, storage node and trainer, there is one cut, and the route is written as that cut: ``2:webp``. With a
-relay between them there are two: ``0:window/2:raw`` sends a window to the relay, which runs the ops up to the second
-cut and sends the result on uncompressed.
+Between a storage node and a trainer there is one cut, and the route is written as that cut: ``2:webp``. With a relay
+between them there are two cuts: ``0:window/2:raw`` sends a window to the relay, which runs the ops up to the second cut
+and sends the result on uncompressed.
 
 A window is enough for the ops after the crop, and for nothing else: a relay that received one can restore neither the
 file nor the whole picture. A sample whose fields belong together (`sophon.codec.targets`) is relayed from its file,
@@ -44,8 +44,8 @@ class Route:
         rising = all(one.k <= two.k for one, two in pairwise(cuts))
         if odd or not 1 <= len(cuts) <= _MOST_CUTS or not rising:
             raise ConfigError(
-                f"{'/'.join(map(str, cuts))[:80]!r} is not a route; one cut such as 2:webp was expected, or two such "
-                "as 0:window/2:rawwhere the second has at least as many ops done."
+                f"{'/'.join(map(str, cuts))[:80]!r} is not a route; expected one cut such as 2:webp, or two such as "
+                "0:window/2:raw, where the second has at least as many ops done."
             )
         object.__setattr__(self, "cuts", cuts)
 
@@ -54,7 +54,7 @@ class Route:
 
     @classmethod
     def parse(cls, text: str) -> Route:
-        """Return the route for a text such as ``2:webp`` or ``0:window/2:raw``.
+        """Parse a route such as ``2:webp`` or ``0:window/2:raw``.
 
         Its codecs need not exist here, only where the route is used.
         """
@@ -63,7 +63,7 @@ class Route:
             found = _CUT.fullmatch(part)
             if found is None:
                 raise ConfigError(
-                    f"{text[:80]!r} is not a route; cuts of ops done and codec were expected, such as 2:webp or "
+                    f"{text[:80]!r} is not a route; expected cuts written as NUMBER:CODEC, such as 2:webp or "
                     "0:window/2:raw."
                 )
             cuts.append(Cut(int(found[1]), found[2]))
@@ -126,7 +126,7 @@ def pass_on(pipeline: Pipeline, payload: Payload, key: Key, route: Route, trace:
         payload: The received payload.
         key: Key of the random ops.
         route: Both cuts.
-        trace: Notified of every op that runs.
+        trace: Records every op that runs.
 
     Raises:
         ConfigError: The route is not one of `legal_routes`.
@@ -134,7 +134,7 @@ def pass_on(pipeline: Pipeline, payload: Payload, key: Key, route: Route, trace:
     first, cut = route.cuts[0], route.arrival
     source, codec = check_cut(pipeline, first), check_cut(pipeline, cut)
     if not can_follow(pipeline, first, cut):
-        raise ConfigError(f"a relay that is sent {first} cannot make {cut} of it; it needs the file: {RAW}/{cut}")
+        raise ConfigError(f"a relay that receives {first} cannot turn it into {cut}; it needs the file: {RAW}/{cut}")
     if first == cut:
         return bytes(payload)
     if first.k == 0 and not looks_ahead(first):

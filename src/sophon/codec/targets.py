@@ -44,7 +44,7 @@ _MARGIN = 2  # pixels: nearest neighbours of a mask and filters of a picture rou
 
 
 def packed(pipeline: Pipeline, parts: list[memoryview], made: Payload, size: Size, box: Box | None) -> bytes:
-    """Return the payload of a sample, given that of its picture.
+    """Return the payload of a sample, given the payload of its picture.
 
     Args:
         pipeline: The pipeline of the sample.
@@ -72,7 +72,9 @@ def taken_apart(pipeline: Pipeline, payload: Payload, is_raw: bool) -> tuple[mem
     height, width = _SIZE.unpack(size)
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and height * width > decode.max_pixels:  # masks of that size would be allocated
-        raise PayloadError(f"a picture of {height:,} × {width:,} pixels, more than the {decode.max_pixels:,} allowed")
+        raise PayloadError(
+            f"the picture has {height:,} × {width:,} pixels, more than the limit of {decode.max_pixels:,}"
+        )
     return first, (height, width), others
 
 
@@ -133,7 +135,7 @@ def received_mask(data: memoryview, size: Size, is_raw: bool) -> Mask:
     if is_raw:
         return read_mask(data, size)
     if len(data) < 1:
-        raise PayloadError("a mask of no bytes")
+        raise PayloadError("the mask has no bytes")
     if data[0] == _WHOLE:
         return read_mask(data[1:], size)
     if data[0] != _PART or len(data) < _PLACE.size:
@@ -143,10 +145,10 @@ def received_mask(data: memoryview, size: Size, is_raw: bool) -> Mask:
         with Image.open(io.BytesIO(data[_PLACE.size :])) as picture:
             width, height = picture.size
             if top + height > size[0] or left + width > size[1]:
-                raise PayloadError(f"a part of {width}×{height} beyond the border of a mask of {size[1]}×{size[0]}")
+                raise PayloadError(f"a {width}×{height} part lies beyond the border of a {size[1]}×{size[0]} mask")
             part = _array(picture)
     except (OSError, ValueError, SyntaxError, OpError) as error:
-        raise PayloadError(f"a damaged part of a mask: {error}") from error
+        raise PayloadError(f"the part of the mask is damaged: {error}") from error
     mask = np.zeros(size, part.dtype)
     mask[top : top + height, left : left + width] = part
     return mask
@@ -163,7 +165,7 @@ def read_mask(data: Payload, size: Size) -> Mask:
             # Checked before decoding: a picture of the wrong size may be very large.
             if (picture.height, picture.width) != size:
                 found, expected = (f"{width}×{height}" for height, width in ((picture.height, picture.width), size))
-                raise OpError(f"the mask has {found} pixels but its picture {expected}.")
+                raise OpError(f"the mask has {found} pixels, but its picture has {expected}.")
             return _array(picture)
     except OpError:
         raise

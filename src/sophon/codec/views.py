@@ -1,8 +1,8 @@
-"""Payloads of values that consist of several: what a codec makes of each, in one bundle.
+"""Payloads of values that consist of several: one payload per value, all in one bundle.
 
-Byte layout: a bundle (`bundle`) with the payload of each view in turn; of a single view, its payload. Of a volume with
-a label: the payload of the image, that of the label, and the rows that ops may draw by (`Spec.objects`), seven float64
-to a row, no bytes if there are none.
+Byte layout: a bundle (`bundle`) with the payload of each view in turn; a single view is just its payload. For a volume
+with a label: the payload of the image, that of the label, and the rows that random draws may depend on
+(`Spec.objects`), seven float64 per row, or no bytes if there are no rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def encode(codec: Codec, value: Value) -> bytes:
 
 
 def decode(codec: Codec, payload: Payload, spec: Spec) -> Value:
-    """Return the value of a payload, or all views of it, each of which must be of its spec."""
+    """Return the value in a payload, or all its views, each of which must match its spec."""
     if spec.kind is Kind.VOLUME and spec.views:
         return _volume(codec, payload, spec)
     if spec.kind is not Kind.VIEWS:
@@ -55,10 +55,10 @@ def _volume(codec: Codec, payload: Payload, spec: Spec) -> Signal:
     signal: Signal = codec.decode(image, replace(spec, views=()))
     array = codec.decode(label, spec.views[0])
     if array.shape[1:] != signal.array.shape[1:]:
-        raise PayloadError(f"a label of {array.shape[1:]} voxels, and its image has {signal.array.shape[1:]}")
+        raise PayloadError(f"the label has {array.shape[1:]} voxels, but its image has {signal.array.shape[1:]}")
     if len(rows) % (8 * _ROW) or len(rows) > 8 * _ROW * _MOST_ROWS:
-        raise PayloadError(f"{len(rows)} bytes are not the boxes of a foreground")
+        raise PayloadError(f"expected foreground boxes, got {len(rows)} bytes")
     objects = np.frombuffer(rows, "<f8").reshape(-1, _ROW).astype(np.float64) if len(rows) else None
     if objects is not None and not np.isfinite(objects).all():
-        raise PayloadError("boxes of a foreground that are not finite")
+        raise PayloadError("the foreground boxes are not finite")
     return replace(signal, label=array, objects=objects)

@@ -19,8 +19,8 @@ _CHANNELS = {1: "L", 3: "RGB"}
 class Webp(Codec):
     """A picture as lossless WebP, at the encoder's fastest setting.
 
-    Byte layout: one byte with the number of channels (1 or 3), then a WebP file of the simple lossless form
-    (RIFF, WEBP, VP8L). A gray picture is stored as three equal channels, which cost nothing.
+    Byte layout: one byte with the number of channels (1 or 3), then a WebP file in the simple lossless format (RIFF,
+    WEBP, VP8L). A gray picture is stored as three equal channels, which cost nothing.
     """
 
     @property
@@ -49,7 +49,7 @@ class Webp(Codec):
         return out.getvalue()
 
     def decode(self, payload: Payload, spec: Spec) -> Value:
-        """Return the picture of a payload."""
+        """Return the picture in a payload."""
         view = memoryview(payload)
         found = _declared(view)
         layout.check(found, spec)
@@ -57,7 +57,7 @@ class Webp(Codec):
             picture = Image.open(io.BytesIO(view[1:]), formats=("WEBP",))
             picture.load()
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise PayloadError(f"damaged WebP: {error}") from error
+            raise PayloadError(f"the WebP payload is damaged: {error}") from error
         if picture.mode != "RGB" or picture.size != (found.width, found.height):
             raise PayloadError(f"expected an RGB picture of {found}, got {picture.mode} {picture.size}")
         return layout.bare(picture if found.channels == 3 else picture.getchannel(0))
@@ -68,7 +68,9 @@ def _declared(view: memoryview) -> Spec:
     head = bytes(view[:_HEADER_BYTES])
     simple = len(head) == _HEADER_BYTES and head[1:5] == b"RIFF" and head[9:17] == b"WEBPVP8L" and head[21] == 0x2F
     if not simple or head[0] not in _CHANNELS:
-        raise PayloadError(f"expected lossless WebP of 1 or 3 channels, got bytes that start with {head[:17].hex(' ')}")
+        raise PayloadError(
+            f"expected lossless WebP with 1 or 3 channels, got bytes that start with {head[:17].hex(' ')}"
+        )
     bits = int.from_bytes(head[22:25], "little") | (view[25] << 24 if len(view) > 25 else 0)
     width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     return Spec(Kind.IMAGE, (height, width, head[0]))

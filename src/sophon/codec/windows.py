@@ -22,7 +22,7 @@ WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow(), AUDIO: AudioWindow(), V
 
 
 def available() -> bool:
-    """Return whether windows of any kind can be cut here: those of pictures need an extension."""
+    """Return whether windows can be cut from all kinds of file here: picture windows need an extension."""
     return len(WINDOWS) > 1 or jpeg.available()
 
 
@@ -60,7 +60,7 @@ class Window(AheadCodec):
         """Return the part that a window holds."""
         window = window_for(pipeline)
         if window is None:
-            raise PayloadError("a window of a kind of file that has no windows")
+            raise PayloadError("got a window for a kind of file that has no windows")
         return window.decode_ahead(payload, pipeline)
 
     def cut_down(

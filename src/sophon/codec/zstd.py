@@ -44,7 +44,7 @@ class Zstd(Codec):
         return b"".join((header, bytes([shuffled]), compressed))
 
     def decode(self, payload: Payload, spec: Spec) -> Value:
-        """Return the value of a payload."""
+        """Return the value in a payload."""
         found, rest = layout.parse(payload, spec)
         size = layout.value_bytes(found)
         if len(rest) == 0 or rest[0] > 1 or (rest[0] == 1 and found.dtype != "float32"):
@@ -52,7 +52,7 @@ class Zstd(Codec):
         try:
             data = _codec().decompress(rest[1:], decompressed_size=size, asbytes=True)
         except (OSError, ValueError) as error:
-            raise PayloadError(f"not a zstd frame of {size:,} bytes: {error}") from error
+            raise PayloadError(f"expected a zstd frame of {size:,} bytes: {error}") from error
         if rest[0] == 1 and len(data) == size:
             data = np.frombuffer(data, np.uint8).reshape(4, -1).T.tobytes()
         return layout.join(found, data)

@@ -1,4 +1,4 @@
-"""Checks on a real node, with real samples and at every cut, that either side gives the model the same bits."""
+"""Checks on a real node, with real samples and at every cut, that both sides give the model the same bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sophon.pipeline import Key, Pipeline
 _SAMPLES: Final = 3
 _PATIENCE_S: Final = 30.0
 _SAME_RELEASES: Final = (
-    "Install the same versions on trainer and storage node; until then these ops run on the trainer."
+    "Install the same versions on the trainer and the storage node; until then these ops run on the trainer."
 )
 
 

@@ -101,7 +101,7 @@ def _codecs() -> Iterator[Finding]:
     try:
         from sophon.codec.table import CODECS, offered
     except ImportError as error:
-        yield Finding(_ABOUT, "codecs", FAULT, f"codecs cannot be loaded: {error}", "Fix what is named above.")
+        yield Finding(_ABOUT, "codecs", FAULT, f"codecs cannot be loaded: {error}", "Fix the problems named above.")
         return
     here = offered()
     yield Finding(_ABOUT, "codecs", FINE, ", ".join(here))

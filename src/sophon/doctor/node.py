@@ -98,7 +98,7 @@ class Node:
         if isinstance(error, ConfigError):
             return self._fault("dataset", text, "Correct the last part of the address.")
         remedy = "Is `sophon serve` listening there, with TLS if the address starts with grpc+tls://? Check its log."
-        return self._fault("answer", f"the node gives an unexpected answer: {text}", remedy)
+        return self._fault("answer", f"the node does not answer correctly: {text}", remedy)
 
     def _data(self, opened: Opened) -> Finding:
         if not opened.samples:
@@ -117,9 +117,9 @@ class Node:
             return
         apart_s = opened.time_s - here_s
         if abs(apart_s) <= _CLOCK_NOTED_S + took_s:
-            yield Finding(self.url, "clock", FINE, "its clock agrees with ours")
+            yield Finding(self.url, "clock", FINE, "its clock agrees with this machine's")
             return
-        text = f"its clock is {format_seconds(abs(apart_s))} {'ahead of' if apart_s > 0 else 'behind'} ours"
+        text = f"its clock is {format_seconds(abs(apart_s))} {'ahead of' if apart_s > 0 else 'behind'} this machine's"
         remedy = "Correct the wrong clock (NTP): certificates and requests to object stores depend on the time."
         yield Finding(self.url, "clock", FAULT if abs(apart_s) > _CLOCK_WRONG_S else ADVICE, text, remedy)
 

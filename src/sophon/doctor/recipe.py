@@ -37,7 +37,7 @@ def default_recipe() -> Pipeline:
 
 
 def load_recipe(text: str) -> Pipeline:
-    """Return the pipeline named by a text.
+    """Return the pipeline that a string names.
 
     Args:
         text: The path of a JSON file, or the location of a recipe in code: ``train.py:transform``,

@@ -74,7 +74,7 @@ def take(transport: Transport, opened: Opened, pipeline: Pipeline, chosen: list[
     Args:
         transport: The transport to their source.
         opened: The opened data set.
-        pipeline: Needed to form the request; nothing of it is run.
+        pipeline: Needed to form the request; none of it is run.
         chosen: Indexes of the samples.
         seconds: How long to continue; waits for at least one reply.
 

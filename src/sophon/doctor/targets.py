@@ -26,17 +26,17 @@ _REQUEST: Final = 8
 _SLACK: Final = 1.0  # pixels by which a box may stick out, as many do because of rounding
 
 _REMEDIES: Final = {
-    "missing": "Add what is missing, or train with on_error='substitute' or 'skip'.",
+    "missing": "Add the missing fields, or train with on_error='substitute' or 'skip'.",
     "damaged": "Replace those files, or train with on_error='substitute' or 'skip'.",
     "size": "A mask must have the same size as its picture: recreate it, or check that the names match.",
     "outside": "Clip them, or put ClampBoundingBoxes and SanitizeBoundingBoxes into the recipe.",
     "flat": "Remove them, or put SanitizeBoundingBoxes into the recipe.",
-    "count": "Each box needs a label: mend the annotations.",
+    "count": "Each box needs a label: fix the annotations.",
 }
 _WORDS: Final = {
     "missing": "lack a field",
     "damaged": "have a field that cannot be read",
-    "size": "have a mask of another size than the picture",
+    "size": "have a mask that differs in size from the picture",
     "outside": "have boxes that reach beyond the picture",
     "flat": "have boxes without an area",
     "count": "have more or fewer labels than boxes",
@@ -53,7 +53,7 @@ class _Seen:
     kinds: Counter[str] = field(default_factory=Counter)
 
     def note(self, what: str, sample: int, text: str) -> None:
-        """Take note of the first thing of a kind that is wrong with a sample."""
+        """Record the first problem of a kind in a sample."""
         self.wrong.setdefault(what, {}).setdefault(sample, text)
 
 
@@ -66,7 +66,7 @@ def examine_fields(
         about: The place.
         transport: Transport to the place.
         opened: Description of the data set.
-        pipeline: Only for the form of requests.
+        pipeline: Needed only to form requests.
         chosen: Indexes of the samples.
     """
     if len(opened.fields) < 2:
@@ -89,7 +89,7 @@ def examine_fields(
             return
     names = ", ".join(one.name for one in opened.fields)
     if not seen.wrong:
-        text = f"{seen.looked} of {opened.samples:,} samples looked at: {names} fit together"
+        text = f"{seen.looked} of {opened.samples:,} samples examined: {names} fit together"
         yield Finding(about, "fields", FINE, text)
     for what, samples in seen.wrong.items():
         named = "; ".join(f"sample {sample}: {text}" for sample, text in sorted(samples.items())[:_NAMED])
@@ -99,7 +99,7 @@ def examine_fields(
 
 
 def _look(seen: _Seen, sample: int, fields: Sequence[Field], data: bytes) -> None:
-    """Look at one sample."""
+    """Examine one sample."""
     try:
         parts = dict(zip(fields, map(bytes, unpack(data, len(fields))), strict=True))
     except PayloadError as error:
@@ -121,7 +121,7 @@ def _look(seen: _Seen, sample: int, fields: Sequence[Field], data: bytes) -> Non
     for one in fields:
         if one.kind == MASK and one.name in sizes and sizes[one.name] != size:
             there = "{} x {}".format(*sizes[one.name])
-            seen.note("size", sample, f"{one.name} has {there} pixels, the picture {size[0]} x {size[1]}")
+            seen.note("size", sample, f"{one.name} has {there} pixels, the picture has {size[0]} x {size[1]}")
     _look_at_boxes(seen, sample, parts, size)
 
 

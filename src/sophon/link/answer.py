@@ -1,4 +1,4 @@
-"""A node's answer when a data set is opened: bounded and checked, since a trainer allocates memory by it.
+"""A node's answer when a data set is opened: bounded and checked, since a trainer allocates memory based on it.
 
 A node is trusted with nothing but time. Numbers that make no sense, or exceed what any data set has, raise a
 `ProtocolError` that names the node.
@@ -37,7 +37,7 @@ def check_answer(size_bytes: int, trusted: bool = False) -> None:
     """Raise `ProtocolError` if a node's answer is longer than it may be."""
     if size_bytes > MAX_ANSWER_BYTES and not trusted:
         raise ProtocolError(
-            f"an answer of {size_bytes:,} bytes, more than the limit of {MAX_ANSWER_BYTES:,}; does the data set have "
+            f"the answer has {size_bytes:,} bytes, more than the limit of {MAX_ANSWER_BYTES:,}; does the data set have "
             "that many classes or columns? Accept more from your own node with Credentials(trusted=True)"
         )
 
@@ -81,7 +81,7 @@ def _behind(message: object, address: str) -> Behind | None:
     if message is None:
         return None
     if not isinstance(message, dict):
-        raise ProtocolError(f"{address} gave a wrong answer: relay: expected what its node says, got {message!r:.60}")
+        raise ProtocolError(f"{address} gave a wrong answer: relay: expected its node's answer, got {message!r:.60}")
     read = _Reader(message, f"the node behind {address}")
     return Behind(
         max_cut=read.integer("max_cut", 0, _MOST_OPS, default=0),
@@ -133,11 +133,11 @@ class _Reader:
     def text(self, name: str, default: Any = _MISSING) -> str:
         value = self._value(name, default)
         if not isinstance(value, str) or len(value) > _MOST_TEXT:
-            raise self._wrong(name, value, f"a text of at most {_MOST_TEXT:,} characters")
+            raise self._wrong(name, value, f"a string of at most {_MOST_TEXT:,} characters")
         return value
 
     def name(self, name: str) -> str:
-        """Return a text that is shown verbatim, and so must not contain terminal control codes."""
+        """Return a string that is shown verbatim, and so must not contain terminal control codes."""
         value = self.text(name)
         if printable(value) != value:
             raise self._wrong(name, value, "a name without control characters")
@@ -146,9 +146,9 @@ class _Reader:
     def texts(self, name: str, most: int, default: Any = _MISSING) -> tuple[str, ...]:
         values = self._value(name, default)
         if not isinstance(values, list | tuple) or len(values) > most:
-            raise self._wrong(name, values, f"at most {most:,} texts")
+            raise self._wrong(name, values, f"at most {most:,} strings")
         if not all(isinstance(value, str) and len(value) <= _MOST_TEXT for value in values):
-            raise self._wrong(name, values, f"texts of at most {_MOST_TEXT:,} characters")
+            raise self._wrong(name, values, f"strings of at most {_MOST_TEXT:,} characters")
         return tuple(values)
 
     def codecs(self, name: str) -> tuple[str, ...]:

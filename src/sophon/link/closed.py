@@ -47,7 +47,7 @@ class Room:
 
     Attributes:
         payloads: Buffer of the payloads, side by side from its start.
-        memory: The same, to be written to.
+        memory: The same memory, writable.
     """
 
     def __init__(self, rows: int, size_bytes: int) -> None:
@@ -73,7 +73,7 @@ class Room:
 
 
 def _around(batch: pa.RecordBatch, payloads: pa.Buffer) -> tuple[memoryview, int, bytes] | None:
-    """Return the message of a record batch without its payloads: what comes before them, their size, what comes after.
+    """Return a record batch message without its payloads: the part before them, their size and the part after.
 
     Arrow writes the message as if there were no payloads. Then room is made for them: their offsets are inserted, and
     the offsets of everything after them are increased. None if the payloads are not in that buffer.
@@ -109,7 +109,7 @@ def _around(batch: pa.RecordBatch, payloads: pa.Buffer) -> tuple[memoryview, int
 
 
 def _places(message: bytearray) -> tuple[int, int]:
-    """Return where a message of a record batch says how long its body is, and where the list of its buffers begins."""
+    """Return the offsets of the body length and of the buffer list in a record batch message."""
     root = _PREFIX_BYTES + struct.unpack_from("<I", message, _PREFIX_BYTES)[0]
     header = _field(message, root, _HEADER)
     header += struct.unpack_from("<I", message, header)[0]
@@ -144,7 +144,7 @@ def opened_batch(envelope: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
             raise ProtocolError(f"expected a record batch that is not compressed, got another message ({message.type})")
         return pa.ipc.read_record_batch(message, schema)
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error, IndexError) as error:
-        raise ProtocolError(f"a damaged record batch: {str(error)[:200]}") from error
+        raise ProtocolError(f"the record batch is damaged: {str(error)[:200]}") from error
 
 
 def _is_compressed(metadata: bytes) -> bool:
@@ -158,7 +158,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field(data: bytes | bytearray, table: int, number: int) -> int:
-    """Return the offset of a field of a table; 0 if it is absent."""
+    """Return the offset of a table's field; 0 if it is absent."""
     start = table - struct.unpack_from("<i", data, table)[0]
     (length,) = struct.unpack_from("<H", data, start)
     at = 4 + 2 * number

@@ -105,7 +105,7 @@ def _made(given: dict[str, Any]) -> Credentials:
 
 
 def _token_of(text: str) -> str:
-    """Return the token from a text that is a token or a token file of one line; its data sets concern only the node."""
+    """Return the token, given itself or a one-line token file; the data sets on that line concern only the node."""
     lines = [words for line in text.splitlines() if (words := line.split("#", 1)[0].split())]
     if len(lines) > 1:
         raise ConfigError(

@@ -40,7 +40,7 @@ class FoundNode:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found.
+    """The result of a discovery.
 
     Args:
         nodes: The storage nodes, each once.
@@ -112,7 +112,7 @@ def open_discovery(address: str, credentials: Credentials, deadline_s: float) ->
         deadline_s: Deadline of the caller, within which any failure is noticed.
 
     Raises:
-        ConfigError: The address is not of the form that the scheme needs, or something has to be installed for it.
+        ConfigError: The address does not have the form that the scheme requires, or a package for it is not installed.
     """
     way = WAYS[str(scheme_of(address))]
     if isinstance(way, str):

@@ -340,7 +340,7 @@ class _FlightFetch(Fetch):
 
 
 class typed_errors:  # noqa: N801 - reads as a statement
-    """Turns Flight's errors into ours: what the node raised, or what happened to the connection."""
+    """Turns Flight's errors into sophon's: the error that the node raised, or one about the connection."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -380,7 +380,7 @@ class typed_errors:  # noqa: N801 - reads as a statement
             raise RetryableError(f"{self._address}: {text}") from error
         if isinstance(error, NotImplementedError | flight.FlightServerError) and "http2 header" in str(error):
             raise TransportError(
-                f"{self._address}: what answers there is not a storage node ({_first_line(error)}); give the address "
+                f"{self._address}: the server there is not a storage node ({_first_line(error)}); give the address "
                 "that `sophon serve` prints, and check for a proxy in between (http_proxy)"
             ) from error
         if isinstance(error, flight.FlightError | pa.ArrowException):

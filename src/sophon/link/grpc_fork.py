@@ -59,9 +59,9 @@ def watch(holder: Forkable) -> None:
 def look_around() -> None:
     """Record which threads belong to the gRPC of another library: any that exist before Flight is loaded.
 
-    Ray has its own copy of gRPC, in the same process and with the same thread names. What becomes of it in a child is
-    no concern of ours. Threads that such a library starts later cannot be told from ours: a fork waits for them in
-    vain.
+    Ray has its own copy of gRPC, in the same process and with the same thread names. What happens to it in a child does
+    not concern us. Threads that such a library starts later cannot be distinguished from ours, and a fork waits for
+    them in vain.
     """
     if "pyarrow._flight" not in sys.modules and _TASKS.is_dir():
         try:
@@ -122,7 +122,7 @@ def grpc_threads() -> bool:
 
 
 def _named(tasks: Iterable[Path] | None = None) -> set[tuple[str, str]]:
-    """Return the threads with a name of gRPC's: their number and start time, which no two share."""
+    """Return the threads with names like gRPC's: the id and start time of each, which together are unique."""
     found = set()
     for task in _TASKS.iterdir() if tasks is None else tasks:
         if (task / "comm").read_text().startswith(_GRPC_THREADS):

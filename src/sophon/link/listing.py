@@ -7,8 +7,9 @@ action ``listing`` with the body ``{"dataset": "train", "fingerprint": "…", "s
     lengths of the ids in bytes, uint32 | the ids, UTF-8 | sizes of the files, int64 | labels, int64, if there are any
     | digests of the data that the manifest stores for a sample, such as boxes, int64, if any ("has_kept")
 
-all little-endian. A million samples named as ImageNet's are 20 pieces and about 9 MB. The other side is not trusted:
-rows and bytes are bounded before anything is unpacked, and the whole must have the fingerprint that the node announced.
+all little-endian. A million samples with names like ImageNet's take 20 pieces and about 9 MB. The other side is not
+trusted: rows and bytes are bounded before anything is unpacked, and the whole must have the fingerprint that the node
+announced.
 """
 
 from __future__ import annotations
@@ -110,11 +111,11 @@ def received(ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: s
         pieces.append(_unpacked(ask(start), samples - start))
         start += len(pieces[-1])
     if len({(piece.kind, piece.labels is None, piece.kept is None) for piece in pieces}) > 1:
-        raise ProtocolError("a listing whose pieces are of different kinds")
+        raise ProtocolError("the pieces of the listing are of different kinds")
     listing = _joined(pieces)
     found = fingerprint_of(listing.ids, listing.sizes, listing.labels, listing.kept)
     if found != fingerprint:
-        raise ProtocolError(f"a listing with the fingerprint {found} instead of {fingerprint}")
+        raise ProtocolError(f"expected a listing with the fingerprint {fingerprint}, got {found}")
     return listing
 
 
@@ -144,7 +145,7 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
     assert isinstance(id_bytes, int)
     if rows < min(most, _ROWS // _LEAST_SHARE) and id_bytes < _PIECE_ID_BYTES // _LEAST_SHARE:
         raise ProtocolError(
-            f"a piece of {rows:,} rows where {most:,} are left; with pieces this small a listing would never end"
+            f"got a piece of {rows:,} rows while {most:,} are left; with pieces this small the listing would never end"
         )
     if not isinstance(kind, str) or len(kind) > _MAX_KIND:
         raise ProtocolError(f"expected a kind of store, got {kind!r:.80}")
@@ -153,25 +154,25 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
     try:
         data = pa.Codec("zstd").decompress(parts[1], size_bytes, asbytes=True)
     except (OSError, pa.ArrowException) as error:
-        raise ProtocolError(f"a damaged listing: {error}") from error
+        raise ProtocolError(f"the listing is damaged: {error}") from error
     if len(data) != size_bytes:
-        raise ProtocolError(f"a listing of {len(data):,} bytes instead of {size_bytes:,}")
+        raise ProtocolError(f"expected a listing of {size_bytes:,} bytes, got {len(data):,}")
     lengths = np.frombuffer(data, "<u4", rows)
     offsets = np.zeros(rows + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] != id_bytes:
-        raise ProtocolError(f"ids of {int(offsets[-1]):,} bytes instead of {id_bytes:,}")
+        raise ProtocolError(f"expected ids of {id_bytes:,} bytes, got {int(offsets[-1]):,}")
     text = data[4 * rows : 4 * rows + id_bytes]
     ids = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text))
     try:
         ids.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise ProtocolError(f"ids that are not UTF-8: {error}") from error
+        raise ProtocolError(f"the ids are not valid UTF-8: {error}") from error
     rest = np.frombuffer(data, "<i8", offset=4 * rows + id_bytes).astype(np.int64)
     sizes, labels = rest[:rows], rest[rows : 2 * rows] if has_labels else None
     kept = rest[len(rest) - rows :] if has_kept else None
     if rows and sizes.min() < 0:
-        raise ProtocolError("a listing with a file of negative size")
+        raise ProtocolError("the listing has a file of negative size")
     return Listing(kind, ids, sizes, labels, kept)
 
 

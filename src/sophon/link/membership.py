@@ -8,7 +8,7 @@
 A relay has the role "relay", and no fingerprints: it holds nothing. It may have several names for one data set, one for
 each part: ``train~1`` and ``train~2`` both belong to ``train``. A node that is about to stop says so with ``"leaving":
 true``, so that no new trainers are sent to it. Trainers report what holds them up (`TrainerReport`). Neither side is
-trusted: every text and number is bounded.
+trusted: every string and number is bounded.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class NodeRecord:
         if not is_number or not 0 <= cores <= _MOST_CORES:
             raise ProtocolError(f"cores: expected a number in 0 … {_MOST_CORES:,}, got {cores!r:.80}")
         if not isinstance(datasets, dict) or len(datasets) > _MOST_DATASETS:
-            raise ProtocolError(f"datasets: expected at most {_MOST_DATASETS} by name")
+            raise ProtocolError(f"datasets: expected an object with at most {_MOST_DATASETS} data sets by name")
         return cls(
             node=_text(said, "node"),
             url=url,
@@ -157,7 +157,7 @@ def _share(said: dict[str, Any], name: str) -> float:
 def held_from(said: object) -> Held:
     """Parse the part of a data set that a node holds, or raise `ProtocolError`."""
     if not isinstance(said, dict):
-        raise ProtocolError(f"expected what is held of a data set, got {said!r:.80}")
+        raise ProtocolError(f"expected the description of a data set, got {said!r:.80}")
     samples = said.get("samples", 0)
     if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= _MOST_SAMPLES:
         raise ProtocolError(f"samples: expected an integer in 0 … {_MOST_SAMPLES:,}, got {samples!r:.80}")
@@ -167,7 +167,7 @@ def held_from(said: object) -> Held:
 def _text(said: dict[str, Any], name: str) -> str:
     value = said.get(name, "")
     if not isinstance(value, str) or len(value) > _MOST_TEXT or not value.isprintable():
-        raise ProtocolError(f"{name}: expected a text of at most {_MOST_TEXT} characters, got {value!r:.80}")
+        raise ProtocolError(f"{name}: expected a string of at most {_MOST_TEXT} characters, got {value!r:.80}")
     return value
 
 

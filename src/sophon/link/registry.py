@@ -24,8 +24,8 @@ class RegistryClient:
     """A registry.
 
     Args:
-        address: ``sophon://host:port`` or ``sophon+tls://host:port``; what follows is left out.
-        credentials: What to show to it.
+        address: ``sophon://host:port`` or ``sophon+tls://host:port``; anything after that is ignored.
+        credentials: Credentials for the registry.
         timeout_s: Timeout of a call.
         keeps: Whether the connection is kept from one call to the next.
     """

@@ -18,7 +18,7 @@ _tells_all = False
 
 
 def tell_all(is_told: bool = True) -> None:
-    """Set whether trainers are told everything about errors of this process."""
+    """Set whether trainers receive all details of this process's errors."""
     global _tells_all  # noqa: PLW0603 - one process is one node
     _tells_all = is_told
 
@@ -31,8 +31,8 @@ def told_text(error: BaseException) -> str:
 def told_traceback(error: Error) -> str:
     """Return the end of an error's traceback if others may read it.
 
-    A caller without access learns nothing about this node in any case, and a configuration error is not found in the
-    code: neither has a traceback.
+    A caller without access learns nothing about this node, and a traceback does not help with a configuration error, so
+    these errors have none.
     """
     if not _tells_all or error.__traceback__ is None or isinstance(error, AccessError | ConfigError):
         return ""

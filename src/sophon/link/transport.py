@@ -60,8 +60,8 @@ class Opened:
         has_bands: Whether parts of objects can be read instead of whole ones.
         protocol: Version of the protocol that both sides speak.
         columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
-        state: Digest of names, sizes and times of the listed files: other copies of the same data have another one, and
-            so has the same folder once files have been written again; "" if it is not known.
+        state: Digest of names, sizes and times of the listed files: it differs between copies of the same data, and
+            changes when files are rewritten; "" if it is not known.
         time_s: Time of the answer by the clock there, in seconds since 1970; 0 if it is not known.
         part: Which part of a larger data set this is, such as 3/8; "" if it is not known to be one.
         whole: Fingerprint of that larger data set.
@@ -162,7 +162,7 @@ class Transport(ABC):
         return None
 
     def stamp(self, sample: int) -> str:  # noqa: ARG002 - others need it
-        """Return a text that changes when a sample is rewritten; "" if not known."""
+        """Return a string that changes when a sample is rewritten; "" if not known."""
         return ""
 
     @abstractmethod

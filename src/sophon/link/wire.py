@@ -1,4 +1,4 @@
-"""The messages between trainer and storage node.
+"""The messages between a trainer and a storage node.
 
 A request is JSON, since it is small and anyone can read it. A reply is a stream of Arrow record batches, one row per
 sample, so that payloads are copied no more than necessary. Neither carries code: a pipeline travels as its JSON spec.
@@ -23,10 +23,9 @@ whole data set, on which random ops depend. A node of a release without pairs re
 
 A relay announces at opening that it is one (``relay`` in its answer). A request to it names routes instead of cuts:
 ``"cuts": ["0:window/2:raw"]``, the cut to request from its node and the cut to make from it. Its replies then have
-three
-more columns: ``first``, the cut that the node actually made, ``relay_s``, the CPU seconds that the relay spent, and
-``first_bytes``, the bytes that came from the node; ``cut`` is that of the arrival, which may also be the first one, if
-the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
+three more columns: ``first``, the cut that the node actually made, ``relay_s``, the CPU seconds that the relay spent,
+and ``first_bytes``, the bytes that came from the node; ``cut`` is that of the arrival, which may also be the first one,
+if the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
 
 Reply columns: ``position`` in the request, ``cut`` actually made, ``payload``, ``label`` (null if the data set has
 none), ``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback),
@@ -204,7 +203,7 @@ class Request:
             message |= {"fields": self.fields, "closed": self.is_closed}
             message |= {"columns_digest": self.columns_digest, "versions": self.versions}
         elif self.fields:
-            raise ConfigError(f"fields: {self.fields[0]!r} cannot be asked for: {_OLD_NODE}")
+            raise ConfigError(f"fields: {self.fields[0]!r} cannot be requested: {_OLD_NODE}")
         if self.node_versions:
             message["node_versions"] = self.node_versions
         return json.dumps(message, separators=(",", ":")).encode()
@@ -216,8 +215,8 @@ class Request:
         protocol = message.get("protocol")
         if isinstance(protocol, bool) or protocol not in PROTOCOLS:
             raise ProtocolError(
-                f"expected protocol {' or '.join(map(str, PROTOCOLS))}, got {protocol!r:.40}; releases of trainer and "
-                "storage node are too far apart: upgrade the older one"
+                f"expected protocol {' or '.join(map(str, PROTOCOLS))}, got {protocol!r:.40}; the releases of the "
+                "trainer and the storage node are too far apart: upgrade the older one"
             )
         samples, keys = _samples(message)
         table = _strings(message, "cuts", _MAX_CUTS)
@@ -309,7 +308,7 @@ class StreamClock:
         for name, default in vars(made).items():
             value = message.get(name, default)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_CLOCK:
-                raise ProtocolError(f"a record batch with an unknown clock: {name} is {value!r:.80}")
+                raise ProtocolError(f"the clock of a record batch is invalid: {name} is {value!r:.80}")
             setattr(made, name, type(default)(value))
         return made
 
@@ -399,9 +398,9 @@ def _bare(count: int) -> tuple[pa.Array, ...]:
 
 
 def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
-    """Return the replies of a record batch, checked against the request; payloads are views of its memory.
+    """Return the replies in a record batch, checked against the request; payloads are views of its memory.
 
-    The other side is not trusted: offsets, texts and nulls are validated before anything is read, a position must be
+    The other side is not trusted: offsets, strings and nulls are validated before anything is read, a position must be
     one that was requested, and a cut must be the requested one or raw.
     """
     if batch.schema != request.schema:
@@ -409,14 +408,14 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise ProtocolError(f"a damaged record batch: {error}") from error
+        raise ProtocolError(f"the record batch is damaged: {error}") from error
     never_null = (*_NEVER_NULL, *_OF_RELAYS) if request.firsts else _NEVER_NULL
     if any(batch.column(name).null_count for name in never_null):
         raise ProtocolError(f"expected {', '.join(never_null)} in every reply")
     positions = batch.column("position").to_numpy()
     if len(positions) and not (positions.min() >= 0 and positions.max() < len(request.samples)):
         wrong = positions[(positions < 0) | (positions >= len(request.samples))][0]
-        raise ProtocolError(f"a reply to position {wrong} of {len(request.samples)}")
+        raise ProtocolError(f"got a reply to position {wrong} of a request for {len(request.samples)} samples")
     views = _views(batch.column("payload"))
     is_bare = not request.columns and not request.firsts and _is_bare(batch)
     yield from _bare_replies(batch, views) if is_bare else _full_replies(batch, views, request)
@@ -505,7 +504,7 @@ def _parse_cut(text: str | None) -> Cut:
     try:
         return Cut.parse(text or "")
     except ConfigError as error:
-        raise ProtocolError(f"a reply with an unknown cut: {error}") from error
+        raise ProtocolError(f"the reply has an unknown cut: {error}") from error
 
 
 def error_to_json(error: Error) -> str:
@@ -515,7 +514,7 @@ def error_to_json(error: Error) -> str:
 
 
 def error_from_json(text: str) -> Error:
-    """Return the error that the other side raised, with the same type if it is one of ours."""
+    """Return the error that the other side raised, with the same type if it is a sophon error."""
     message = parse_json(text.encode())
     kind = getattr(errors, str(message.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, Error)):
@@ -564,7 +563,7 @@ def _samples(message: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]
     if not isinstance(values, list) or not values or not isinstance(values[0], list):
         return _integers(message, "samples", MAX_SAMPLES), ()
     if len(values) > MAX_SAMPLES or not all(isinstance(pair, list) and len(pair) == 2 for pair in values):
-        raise ProtocolError(f"samples: expected at most {MAX_SAMPLES:,} integers, or as many pairs of them")
+        raise ProtocolError(f"samples: expected at most {MAX_SAMPLES:,} integers or pairs of integers")
     own, keys = ({"samples": [pair[side] for pair in values]} for side in (0, 1))
     return _integers(own, "samples", MAX_SAMPLES), _integers(keys, "samples", MAX_SAMPLES)
 
@@ -572,7 +571,7 @@ def _samples(message: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]
 def _string(message: dict[str, Any], name: str) -> str:
     value = message.get(name)
     if not isinstance(value, str) or len(value) > 1024:
-        raise ProtocolError(f"{name}: expected a short text, got {value!r:.80}")
+        raise ProtocolError(f"{name}: expected a short string, got {value!r:.80}")
     return value
 
 
@@ -583,7 +582,7 @@ def _strings(message: dict[str, Any], name: str, most: int) -> tuple[str, ...]:
         or len(values) > most
         or not all(isinstance(v, str) and len(v) < 1024 for v in values)
     ):
-        raise ProtocolError(f"{name}: expected a list of at most {most} short texts")
+        raise ProtocolError(f"{name}: expected a list of at most {most} short strings")
     return tuple(values)
 
 

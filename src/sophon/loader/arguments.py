@@ -55,7 +55,7 @@ class Own:
         return self.output.device if isinstance(self.output, Output) else None
 
     def on_host(self) -> Own:
-        """Return the same with samples that are finished on the host, whatever becomes of their batches."""
+        """Return these arguments with samples that are finished on the host, wherever their batches go."""
         return replace(self, output=replace(self.output, device=None)) if isinstance(self.output, Output) else self
 
     @property
@@ -81,18 +81,18 @@ class Own:
             raise ConfigError(f"a RemoteDataset has its own {names}; set them there, not on the loader")
 
     def open(self, data: Any, pipeline: Any, generator: Any) -> RemoteDataset:
-        """Return the data set at an address or path, of an object, or the given one."""
+        """Return the data set for an address, a path or an object; an open data set is returned unchanged."""
         if isinstance(data, Several):
             is_drawn = generator is not None and not any(isinstance(one, RemoteDataset) for one in data.members)
             told = replace(self, seed=_drawn(generator)) if is_drawn else self
             return joined([told.open(one, pipeline, None) for one in data.members])
         if isinstance(data, RemoteDataset):
             if pipeline is not None:
-                raise ConfigError("a RemoteDataset has its own pipeline; give one of them")
+                raise ConfigError("a RemoteDataset has its own pipeline; leave out the loader's")
             self.check_not_told_twice(data)
             return data
         if self.seed is not None and generator is not None:
-            raise ConfigError("seed and generator: either gives the seed; leave one of them out")
+            raise ConfigError("seed and generator both set the seed; leave one of them out")
         policy, planning = self.planning.policy, self.planning
         measures = isinstance(policy, str) and policy in MEASURED
         return RemoteDataset(
@@ -110,7 +110,7 @@ class Own:
 
 
 def _drawn(generator: Any) -> int:
-    """Return the seed that a generator of torch gives; 0 without one."""
+    """Return a seed drawn from a torch generator; 0 if there is none."""
     if generator is None:
         return 0
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
@@ -124,7 +124,7 @@ class Several:
 
 
 def unwrapped(data: Any) -> tuple[Any, Order | None]:
-    """Return what samples come from, and which take part, resolving `Subset` and `ConcatDataset`."""
+    """Return where samples come from, and which of them take part, resolving `Subset` and `ConcatDataset`."""
     if torch is not None and isinstance(data, torch.utils.data.Subset):
         inner, outer = unwrapped(data.dataset)
         mine = np.asarray(list(data.indices), np.int64)
@@ -145,7 +145,7 @@ def unwrapped(data: Any) -> tuple[Any, Order | None]:
 
 
 def _in_whole(inner: Any, outer: Order | None, count: int, starts: dict[int, int]) -> Order:
-    """Return where the samples of a member, or of several, are in the whole."""
+    """Return the indexes that the samples of one or several members have in the whole."""
     mine = inner.members if isinstance(inner, Several) else (inner,)
     places = np.concatenate([np.arange(len(one)) + starts[id(one)] for one in mine])
     assert outer is not None or len(places) == count
@@ -153,7 +153,7 @@ def _in_whole(inner: Any, outer: Order | None, count: int, starts: dict[int, int
 
 
 def divided(data: Any, pipeline: Any, positional: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return the pipeline, and torch's arguments that were given by position: the second is either, after an object."""
+    """Return the pipeline and torch's positional arguments; after an object, the second argument may be either."""
     if isinstance(data, str | PathLike | list | tuple | Transport):
         if positional:
             raise ConfigError(
@@ -209,7 +209,7 @@ def collate_of(told: TorchArguments, output: str) -> Collate | None:
 
 
 def workers_of(told: int | str | Workers | None, is_remote: bool) -> Workers:
-    """Return the setting of workers: as given, or "auto" if there is a link to wait for."""
+    """Return the `num_workers` setting: as given, or "auto" if there is a link to wait for."""
     if isinstance(told, Workers):
         return told
     if told is None:
@@ -230,7 +230,7 @@ def workers_kind(workers: Workers, told: TorchArguments, own_code: str) -> str:
     if workers.kind == "threads" and own_code and workers.number != 0:
         raise ConfigError(
             f"kind='threads': {own_code} may draw from the global generators, which belong to the training loop, "
-            "and holds Python's lock; leave out the kind, and worker processes run it, or use num_workers=0"
+            "and holds the GIL; leave out the kind, and worker processes run it, or use num_workers=0"
         )
     asks = own_code or told.multiprocessing_context is not None
     return workers.kind or ("processes" if asks else "threads")
@@ -310,6 +310,6 @@ def can_pin(wanted: bool, device: str, output: str) -> bool:
 
 
 def _is_current(device: str) -> bool:
-    """Return whether a device is of the kind that this machine has, or this machine has none."""
+    """Return whether a device is of the same type as this machine's accelerator, or whether there is none."""
     here = torch.accelerator.current_accelerator() if torch is not None else None
     return here is None or torch.device(device).type == here.type

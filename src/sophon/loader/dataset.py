@@ -53,14 +53,14 @@ class RemoteDataset(Dataset[Any]):
 
     Several nodes may hold copies of a data set, or parts of it; any that has a copy may fail.
 
-    An item is (value, label), or the value alone where the data set has no labels; with `columns` a dict of them
+    An item is (value, label), or just the value if the data set has no labels; with `columns` a dict of them
     follows. Random ops depend on (seed, epoch, index): call `set_epoch` before each epoch, or use
     `sophon.EpochSampler`, which passes the epoch along with every index.
 
     Args:
         url: Address of the data set, a list of addresses of nodes that hold copies or parts of it, a path for local
-            mode, a transport, a torchvision or Hugging Face data set that consists of files, or `from_dataset(…)` of
-            your own.
+            mode, a transport, a torchvision or Hugging Face data set that consists of files, or `from_dataset(…)` for
+            a class of your own.
         pipeline: A `Pipeline`, a list of ops, or a torchvision transform; by default the transform of the data set.
         seed: Seed of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
@@ -78,7 +78,7 @@ class RemoteDataset(Dataset[Any]):
     """
 
     table: Tensor | None
-    """The device's float for each byte, if `output` names a device; `pipeline` then holds only the ops before that."""
+    """The float that the device makes from each byte, if `output` names a device; `pipeline` ends before that step."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class RemoteDataset(Dataset[Any]):
             self._try()
 
     def _divided(self, recipe: Any, device: Any) -> tuple[Pipeline, Tensor | None]:
-        """Return the ops before batches are copied to a device, or all ops, and the table for the rest."""
+        """Return the ops that run before batches are copied to a device (or all ops), and the table for the rest."""
         self._all, self.device = as_pipeline(recipe), device
         if device is None or isinstance(recipe, Joint):
             return self._all, None
@@ -149,7 +149,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def whole(self) -> Pipeline:
-        """All ops, those of the device too."""
+        """All ops, including those that run on the device."""
         return self.pipeline if self.table is None else self._all
 
     def _try(self) -> None:
@@ -189,19 +189,19 @@ class RemoteDataset(Dataset[Any]):
         )
 
     def _assign(self, policy: Any, cache: bool | str | Cut | Cache, allow_lossy: bool, checked: str) -> None:
-        """Give the samples their cuts, as a policy, a plan or a cache has it.
+        """Set the cuts of the samples from a policy, a plan or a cache.
 
         Args:
-            policy: Or a plan.
-            cache: What is kept.
+            policy: A policy or a plan.
+            cache: Settings of the cache, if there is one.
             allow_lossy: Whether codecs may change pixels.
-            checked: How what nodes send is checked; "" if it is not.
+            checked: How replies from nodes are checked; "" if they are not.
         """
         samples, pipeline, opened = self.samples, self.pipeline, self.opened
         samples.sources.compare_columns(samples.columns)
         if self.is_cached:
             if policy is not None:
-                raise ConfigError("a cache decides which ops run before it; give neither policy nor plan with it")
+                raise ConfigError("a cache decides which ops run before it; leave out policy and plan")
             policy = cache_cut(pipeline, cache)
         elif policy is None and opened.has_bands:
             policy = BAND
@@ -320,7 +320,7 @@ class RemoteDataset(Dataset[Any]):
         found = [item[0] for item in items if item is not None]
         if indices and not found:
             raise BudgetError(
-                f"all {len(indices)} samples of a batch are bad, and nothing is left of it; the last one: "
+                f"all {len(indices)} samples of a batch are bad, so the batch would be empty; the last one: "
                 f"{list(self.bad_samples)[-1].message} Use on_error='substitute'."
             )
         return found
@@ -370,7 +370,9 @@ def _sources(
     addresses = addresses_of(url)
     if any(map(is_found, addresses)):
         if len(addresses) > 1:
-            raise ConfigError(f"{', '.join(addresses)}: an address that stands for several nodes must be given alone")
+            raise ConfigError(
+                f"{', '.join(addresses)}: an address that stands for several nodes must be the only one given"
+            )
         discovery = open_discovery(addresses[0], credentials, deadline_s)
         connect = _Connecting(credentials, faults, pipeline, digests)
         return FoundSources(discovery, connect, faults.fallback, pipeline, deadline_s)
@@ -381,7 +383,7 @@ def _sources(
 
 @dataclass(frozen=True)
 class _Connecting:
-    """Returns the source for a node that was found; may be sent to another process."""
+    """Returns the source for a discovered node; may be sent to another process."""
 
     credentials: Credentials
     faults: Faults
@@ -413,8 +415,8 @@ def joined(datasets: Sequence[RemoteDataset]) -> RemoteDataset:
 def _check_alike(first: RemoteDataset, other: RemoteDataset) -> None:
     if first.pipeline.fingerprint != other.pipeline.fingerprint:
         raise ConfigError(
-            f"{other.url} has another pipeline ({in_words(other.pipeline)}) than {first.url} "
-            f"({in_words(first.pipeline)}); one loader has one pipeline: use torch's DataLoader where they differ"
+            f"{other.url} and {first.url} have different pipelines ({in_words(other.pipeline)}, "
+            f"{in_words(first.pipeline)}); a loader has one pipeline: use torch's DataLoader for several"
         )
     told: dict[str, tuple[Any, Any]] = {
         "seed": (first.seed, other.seed),
@@ -430,8 +432,8 @@ def _check_alike(first: RemoteDataset, other: RemoteDataset) -> None:
     for name, (one, two) in told.items():
         if one != two:
             raise ConfigError(
-                f"{other.url} has {name}={two!r} and {first.url} {name}={one!r}; data sets can be joined only if they "
-                "differ just in their samples"
+                f"{other.url} has {name}={two!r} and {first.url} {name}={one!r}; data sets can be joined only if "
+                "nothing but their samples differs"
             )
 
 
@@ -443,11 +445,11 @@ def _verified(nodes: list[Transport], faults: Faults, digests: Digests | None, p
 
 
 def _names_of(recipe: Any, columns: Sequence[str], target_transform: Any) -> Sequence[str]:
-    """Return the further fields and columns to bring along; a `Joint` names all that its samples are made of."""
+    """Return the further fields and columns to bring along; a `Joint` names everything that its samples consist of."""
     if not isinstance(recipe, Joint):
         return columns
     if columns:
-        raise ConfigError(f"columns: {columns[0]!r}: name it in Joint(…, sample=…), which says all that a sample is")
+        raise ConfigError(f"columns: {columns[0]!r}: name it in Joint(…, sample=…), which defines the whole sample")
     if target_transform is not None:
         raise ConfigError("target_transform: use a step of the recipe instead, which receives the whole sample")
     return recipe.names
@@ -459,10 +461,10 @@ def _bound(recipe: Any, pipeline: Pipeline, opened: Opened) -> tuple[Pipeline, T
 
 
 def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url: str) -> tuple[str, ...]:
-    """Return the columns to bring along, with the fields that the decoder of a pipeline takes with the first.
+    """Return the columns to bring along, and the fields that the pipeline's decoder reads along with the first.
 
     Raises:
-        ConfigError: The data set does not have them, or others are to come along as well.
+        ConfigError: The data set does not have them, or further fields are requested.
     """
     if not pipeline.takes_bundle:
         return tuple(columns)
@@ -470,17 +472,19 @@ def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url:
     there = [field.name for field in opened.fields[1:]]
     for name in names:
         if name not in there:
-            has = f"there is {', '.join(there)}" if there else "its samples are single files"
+            has = f"its fields are {', '.join(there)}" if there else "its samples are single files"
             hint = "; run `sophon index` for it" if name == FOREGROUND else ""
             raise ConfigError(f"{pipeline.ops[0].name()}: {url} has no field {name!r}; {has}{hint}")
     for name in columns:
         if name in there:
-            raise ConfigError(f"columns: {name!r} is a field, and a volume takes those that its decoder names alone")
+            raise ConfigError(
+                f"columns: {name!r} is a field, and a volume takes only the fields that its decoder names"
+            )
     return (*columns, *names)
 
 
 def _checked(faults: Faults, digests: Digests | None) -> str:
-    """Return how replies of nodes are checked, and with which digests; part of the key of a cache."""
+    """Return how nodes' replies are checked, and with which digests; part of a cache's key."""
     return "" if faults.verify is None or digests is None else f"{faults.verify.samples} {digests.name}"
 
 
@@ -490,7 +494,7 @@ def _check_told(digests: Digests, opened: Opened, url: str) -> None:
         raise ConfigError(f"verify: the digests do not belong to {url}; make them again")
     if len(digests) != opened.samples:
         raise ProtocolError(
-            f"{url} lied about its data set: it reports {opened.samples:,} samples, but there are digests of "
+            f"{url} lied about its data set: it reports {opened.samples:,} samples, but there are digests for "
             f"{len(digests):,}"
         )
     if digests.has_labels and not opened.has_labels:
@@ -501,4 +505,4 @@ def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:
     there_is = [*opened.columns, *(field.name for field in opened.fields[1:])]
     unknown = set(columns) - set(there_is)
     if unknown:
-        raise ConfigError(f"no column {min(unknown)!r} in {url}; there is {', '.join(there_is)}")
+        raise ConfigError(f"no column {min(unknown)!r} in {url}; choose from {', '.join(there_is)}")

@@ -22,8 +22,8 @@ class Joint:
     """A recipe for samples with several fields, as in torchvision's v2: ``transform(image, target)``.
 
     Args:
-        transform: A transform of torchvision's v2, or anything that takes a sample of this shape.
-        sample: What a sample is: a tuple, list or dict, nested as you like, of the names of fields; "image" is the
+        transform: A torchvision v2 transform, or anything that takes a sample of this shape.
+        sample: The shape of a sample: field names in a tuple, list or dict, which may be nested; "image" is the
             picture, "label" the class of its folder, and a column of the data set is its value. A transform is called
             with the parts of a tuple, ``("image", {"boxes": "boxes", "labels": "labels"})``, or with the dict.
         kinds: Kinds of fields or columns that do not declare one themselves: "mask", "boxes:xyxy", "boxes:xywh",
@@ -53,7 +53,7 @@ class Joint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the fields and columns that it needs besides picture and label."""
+        """Names of the fields and columns that it needs besides the picture and the label."""
         return tuple(dict.fromkeys(name for name in _leaves(self.sample) if name not in (_IMAGE, LABEL)))
 
     def bound(self, pipeline: Pipeline, opened: Opened) -> tuple[Pipeline, Targets]:
@@ -69,7 +69,9 @@ class Joint:
         kinds = {name: self.kinds.get(name, known.get(name, "")) for name in (*fields, *columns)}
         for name in fields:
             if kinds[name] == "picture":
-                raise ConfigError(f'sample: say what {name!r} is, as kinds={{"{name}": "mask"}}, or "bytes"')
+                raise ConfigError(
+                    f'sample: declare the kind of {name!r}, such as kinds={{"{name}": "mask"}} or "bytes"'
+                )
         recipe = self.ops
         boxes = [name for name, kind in kinds.items() if kind.partition(":")[0] == BOXES]
         if pipeline.looks and len(boxes) > 1:

@@ -81,15 +81,15 @@ class DataLoader:
 
     Args:
         data: Address ``grpc://host:port/dataset``, a list of addresses of nodes that hold copies or parts of a data
-            set, a path, a torchvision or Hugging Face data set that consists of files, `from_dataset(…)` of your own, a
-            `RemoteDataset`, or torch's `Subset` or `ConcatDataset` of any of these.
-        pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a transform of torchvision, timm or
-            albumentations, or a callable, that takes a picture; not with a `RemoteDataset`, which has its own, nor with
-            an object that has a transform.
+            set, a path, a torchvision or Hugging Face data set that consists of files, `from_dataset(…)` for a class of
+            your own, a `RemoteDataset`, or torch's `Subset` or `ConcatDataset` of any of these.
+        pipeline: A `Pipeline`, a list of ops that begins with `Decode`, or a torchvision, timm or albumentations
+            transform or a callable that takes a picture; not with a `RemoteDataset`, which has its own, nor with an
+            object that has a transform.
         positional: Torch's further arguments, after a data set.
         batch_size: Samples in a batch; None for single samples, which are not collated.
         shuffle: Whether samples come in random order, a different one in each epoch.
-        sampler: Determines the order instead, as in torch, for this rank alone. It must have a length.
+        sampler: Determines the order instead, as in torch, for this rank only. It must have a length.
         batch_sampler: Determines the batches instead.
         num_workers: Number of threads or processes that finish samples; 0 means the iterating thread; "auto" follows
             the measured bottleneck: workers, concurrent requests and bytes read ahead. See `Workers` for more. By
@@ -101,22 +101,22 @@ class DataLoader:
         drop_last: Whether to leave out a last batch that is smaller.
         timeout: How many seconds to wait for the next batch; 0 to wait as long as it takes.
         worker_init_fn: Called in each worker process with its number when it starts.
-        multiprocessing_context: How processes are started: "fork" if available, "spawn" or "forkserver". It also asks
-            for processes where threads would do.
+        multiprocessing_context: How processes are started: "fork" if available, "spawn" or "forkserver". It also
+            selects processes where threads would do.
         generator: Supplies the seed, if `seed` is not given.
         prefetch_factor: Largest number of batches made ahead per worker; by default only bytes are bounded.
         persistent_workers: Keep processes between epochs. Otherwise those of the next epoch are forked when it begins,
             and see your objects as they are then.
         pin_memory_device: Device of the pinned memory; only the current accelerator is supported.
-        in_order: False is ``order="relaxed"``.
+        in_order: False means ``order="relaxed"``.
         seed: Seed of the order and of all random ops; 0 by default.
         policy: "optimal" measures and plans from the first samples on; "sophon" and "fastflow" measure in the first
             epoch and plan for those that follow; "none", "all", "resize" and a cut such as "2:webp" are the same for
             all samples; a `Plan`, the `Path` of one, or one cut per sample is a plan. By default "optimal" with a
             storage node. `Planning(…)` sets more: where a profile is kept, whether lossy codecs are allowed.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
-            what is finished first, so that slow samples do not hold up others (`loader.log` records the order);
-            `Replay(log)` for the batches of a recorded run.
+            the samples that are finished first, so that slow samples do not hold up others (`loader.log` records the
+            order); `Replay(log)` for the batches of a recorded run.
         on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
             the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
         output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns, or
@@ -202,7 +202,7 @@ class DataLoader:
         is_auto = workers.number == "auto"
         kind = workers_kind(workers, told, self._own_code(told))
         if dataset.faults.hedge and workers.number == 0:
-            raise ConfigError("hedge: asking twice needs threads that fetch; use num_workers of at least 1")
+            raise ConfigError("hedge: second requests need fetching threads; use num_workers of at least 1")
         requests = workers.max_requests or MachineConfig.max_requests * samples.sources.known_nodes
         self._told = told
         self.num_workers: int = cores_here() if isinstance(workers.number, str) else workers.number
@@ -301,7 +301,7 @@ class DataLoader:
         """Return whether this loader measures and plans for itself."""
         samples = self.dataset.samples
         if self.dataset.is_cached and policy is not None:
-            raise ConfigError(f"policy {policy!r}: a cache decides which ops run before it; give no policy")
+            raise ConfigError(f"policy {policy!r}: a cache decides which ops run before it; leave out the policy")
         measures = policy is None or (isinstance(policy, str) and policy in MEASURED)
         if self.dataset.is_cached or not measures:
             return False
@@ -375,12 +375,12 @@ class DataLoader:
 
     @property
     def ranks(self) -> Rank:
-        """Which of several training processes this is, as far as their samples are divided here."""
+        """Which of several training processes this is, if this loader divides the samples among them."""
         return self._ranks.found() if self._sampling.is_shared else Rank()
 
     @property
     def usual_batch(self) -> int:
-        """Number of samples in a batch; an estimate where a batch sampler decides."""
+        """Number of samples in a batch; an estimate if a batch sampler decides."""
         return self._batching.size
 
     @property
@@ -394,7 +394,7 @@ class DataLoader:
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what torch's DataLoader has under this name: its own arguments, which trainers look at."""
+        """Return the attribute of torch's DataLoader with this name: its arguments, which training frameworks read."""
         if name in _TORCHS and "_told" in self.__dict__:
             return getattr(self._told, name)
         raise AttributeError(f"DataLoader has no attribute {name!r}")
@@ -477,7 +477,7 @@ class DataLoader:
         """Return the batches of the next epoch for several threads to draw from; each goes to exactly one of them.
 
         Made for one thread per accelerator: ``with loader.shared() as batches:`` start threads that run
-        ``for batch in batches:``. State and counts are those of all of them together.
+        ``for batch in batches:``. State and counts cover all of them together.
         """
         running = Running()
         return SharedBatches(self._begin(running), running.stop)
@@ -521,7 +521,7 @@ class DataLoader:
         return _rebuilt, (*self._rebuilt_from, self.state_dict())
 
     def explain(self) -> str:
-        """Return in words where the time of the last epoch went, and what would help."""
+        """Return an explanation of where the time of the last epoch went, and what would help."""
         if self._spent is None:
             return "No epoch has run yet: iterate over the loader first."
         spent, plan = self._spent

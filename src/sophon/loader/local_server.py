@@ -65,9 +65,9 @@ class LocalServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> LocalServer:
-        """Start the process and wait until it accepts requests; again on the same port if it ran before."""
+        """Start the process and wait until it accepts requests; a restarted server keeps its port."""
         if self._process is not None:
-            raise ConfigError(f"the server runs already, at {self.url}")
+            raise ConfigError(f"the server is already running, at {self.url}")
         with scratch_folder() as folder:
             ready_file, log = Path(folder, "ready.json"), Path(folder, "log")
             command = [sys.executable, "-m", "sophon", *self._command]

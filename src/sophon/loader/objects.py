@@ -67,8 +67,8 @@ def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | Non
     """Return what to load: for an object, its files, transform and target_transform; anything else unchanged.
 
     Raises:
-        ConfigError: The object cannot be represented, has a transform while a pipeline is given too, or gives other
-            pictures or targets than its files do; the message says what to try.
+        ConfigError: The object cannot be represented, has a transform while a pipeline is given too, or its pictures or
+            targets differ from those of its files; the message says what to try.
     """
     if isinstance(data, str | os.PathLike | Transport | Sources | list | tuple):
         return Given(data, pipeline, target_transform)
@@ -81,7 +81,7 @@ def given(data: Any, pipeline: Any, target_transform: Callable[[Any], Any] | Non
             "target=…), an address or a path"
         )
     if isinstance(pipeline, Joint):
-        raise ConfigError("pipeline: Joint needs samples with fields; serve or open the files of the data set instead")
+        raise ConfigError("pipeline: Joint needs samples with fields; serve or open the data set's files instead")
     then = _one_of("target_transform", target_transform, files.target_transform)
     if files.refusal and pipeline is None:
         raise ConfigError(f"{files.title}: {files.refusal}; give a pipeline that begins with the bytes of a file")
@@ -143,8 +143,8 @@ def _compare_picture(theirs: Any, ours: Any, where: str) -> None:
         )
     if (theirs.mode, size, theirs.tobytes()) != (ours.mode, ours.size, ours.tobytes()):
         raise ConfigError(
-            f"{where}: the object gives other pixels ({theirs.mode}, {size}) than its file ({ours.mode}, {ours.size}); "
-            'name the mode it opens them in, as from_dataset(…, decode="L"), or give a pipeline and check=False'
+            f"{where}: the object's pixels ({theirs.mode}, {size}) differ from its file's ({ours.mode}, {ours.size}); "
+            'name the mode that it opens files in, as from_dataset(…, decode="L"), or give a pipeline and check=False'
         )
 
 
@@ -207,9 +207,11 @@ def _is_op(step: Any) -> bool:
 
 
 def as_pipeline(pipeline: Any) -> Pipeline:
-    """Return a pipeline, given one, a list of ops, or transforms of torchvision and others, one or a list of them."""
+    """Return a `Pipeline` for ops, or for transforms from torchvision and other libraries."""
     if pipeline is None:
-        raise ConfigError("pipeline: expected a Pipeline or a torchvision transform, got None; the least is ToTensor()")
+        raise ConfigError(
+            "pipeline: expected a Pipeline or a torchvision transform, got None; the simplest one is ToTensor()"
+        )
     if isinstance(pipeline, Pipeline):
         return pipeline
     if isinstance(pipeline, Joint):

@@ -101,14 +101,14 @@ class OnError:
 
 @dataclass(frozen=True)
 class Output:
-    """What batches are made of.
+    """The form of batches.
 
     Args:
         kind: "torch" tensors, or "numpy" arrays, which need no torch.
         columns: Further columns and fields of the data set to include, as a dict; "id" is the sample's id, and a
             field comes as bytes.
-        device: Device for the batches of a `DataLoader`, as torch names it: "cuda", "cuda:1", "cpu". Where the recipe
-            ends with ToTensor and Normalize they are transferred as bytes and converted to floats on the device, with
+        device: Device for the batches of a `DataLoader`, as torch names it: "cuda", "cuda:1", "cpu". If the recipe ends
+            with ToTensor and Normalize they are transferred as bytes and converted to floats on the device, with
             bit-identical results. None leaves them on the host.
     """
 
@@ -134,7 +134,7 @@ class Workers:
         number: How many; 0 finishes samples in the iterating thread; "auto" follows the measured bottleneck: workers,
             concurrent requests and bytes read ahead.
         kind: "threads" or "processes". By default processes if your own code is run (a step of the pipeline,
-            target_transform, collate_fn or worker_init_fn), which may hold Python's lock and draw from the global
+            target_transform, collate_fn or worker_init_fn), which may hold the GIL and draw from the global
             generators, and threads otherwise. Either way this process fetches and plans, and the batches are the same.
         buffer_bytes: Bound on the bytes of samples that are asked for and not yet handed out.
         max_requests: Concurrent requests; by default 2 for each node; "auto" workers find their own number.
@@ -162,7 +162,7 @@ class Ranks:
     """Which of several training processes this is.
 
     By default it is taken from torch.distributed or the launcher's environment when an epoch starts. `Ranks(0, 1)` is
-    for a loader that one rank uses alone, such as for validation.
+    for a loader that only one rank uses, such as for validation.
 
     Args:
         rank: Number of this rank, from 0.
@@ -188,7 +188,7 @@ class Ranks:
             self.found()
 
     def found(self) -> Rank:
-        """Return which process this is, as far as known now."""
+        """Return which process this is, as far as is known now."""
         if self.group is not None:
             return rank_in(self.group)
         return find_rank(self.rank, self.size)
@@ -196,12 +196,12 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Told:
-    """The settings of a data set, in full.
+    """All settings of a data set.
 
     Args:
         planning: How cuts are chosen.
         on_error: What to do with bad samples.
-        output: What batches are made of.
+        output: The form of batches.
         faults: What to do when nodes are late or unreachable.
     """
 

@@ -41,7 +41,7 @@ def probe(
     seconds: float = math.inf,
     on_step: OnStep | None = None,
 ) -> Verdict:
-    """Measure the training step, raw fetching and preprocessing, each alone.
+    """Measure the training step, raw fetching and preprocessing, each on its own.
 
     Args:
         loader: The loader to measure; it is not advanced.
@@ -69,7 +69,7 @@ def probe(
 
 
 def _synthetic(loader: DataLoader) -> Any:
-    """Return a batch as the loader gives it, with its floats replaced by random ones."""
+    """Return one of the loader's batches, with its floats replaced by random ones."""
     dataset = loader.dataset
     samples = [index % len(dataset) for index in range(loader.usual_batch)]
     batch = (loader.collate_fn or default_collate)(dataset.__getitems__(samples))
@@ -142,7 +142,7 @@ def _fetch(
 
 
 def _until(end_s: float, fetch: Fetch, samples: list[int]) -> list[tuple[int, Reply]]:
-    """Return the replies of a request before its time is over, at least one, in the order of its samples."""
+    """Return the replies that a request gets in time, at least one, in the order of its samples."""
     replies: list[Reply] = []
     for reply in fetch:
         replies.append(reply)
@@ -191,5 +191,7 @@ def _preprocess(
             whole += found is True
             report("preprocessing", done // size, len(replies) // size)
     if not whole:
-        raise ConfigError(f"no sample of {dataset.url} goes through the pipeline; the first: {finish(replies[0])}")
+        raise ConfigError(
+            f"no sample of {dataset.url} passes through the pipeline; the first error: {finish(replies[0])}"
+        )
     return done / max(time.monotonic() - start_s, 1e-9)

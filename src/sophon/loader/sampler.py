@@ -65,7 +65,7 @@ class EpochSampler(Sampler[Any]):
 
     Args:
         dataset: The data set; only its length matters for the order.
-        shuffle: Whether the order is random, or that of the data set.
+        shuffle: Whether the order is random rather than the data set's own.
         seed: Seed of that order.
         ranks: Which of several training processes this is, and what to do if samples cannot be shared evenly. By
             default it gets all samples, since Lightning and Accelerate divide a sampler's samples themselves.
@@ -122,14 +122,16 @@ class EpochSampler(Sampler[Any]):
         return np.arange(start, stop) if self._left is None else self._left[start:stop]
 
     def state_dict(self, taken: int) -> dict[str, Any]:
-        """Return where the training loop stands, as a small dict of JSON values, the same on all ranks.
+        """Return the position of the training loop: a small dict of JSON values, the same on all ranks.
 
         Args:
             taken: Samples that this rank's loop has received in the latest pass: batches × batch size. Only the loop
                 knows: torch's DataLoader asks the sampler ahead of it.
         """
         if isinstance(taken, bool) or not isinstance(taken, int) or taken < 0:
-            raise ConfigError(f"taken: expected how many samples the loop has got in this pass, got {taken!r}")
+            raise ConfigError(
+                f"taken: expected the number of samples that the loop has received in this pass, got {taken!r}"
+            )
         if taken and self.place.is_ahead:
             raise ConfigError(f"taken is {taken}, but nothing has been requested from this sampler yet")
         epoch, begun, turns = self.place.at

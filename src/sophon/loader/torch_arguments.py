@@ -48,16 +48,14 @@ class TorchArguments:
         """Raise what torch raises for impossible combinations: a `ValueError` that says why."""
         if self.batch_sampler is not None:
             if self.batch_size != 1 or self.shuffle or self.sampler is not None or self.drop_last:
-                raise ConfigError(
-                    "batch_sampler: it determines batch_size, shuffle, sampler and drop_last; leave them out"
-                )
+                raise ConfigError("batch_sampler determines batch_size, shuffle, sampler and drop_last; leave them out")
         elif self.batch_size is None:
             if self.drop_last:
                 raise ConfigError("drop_last: with batch_size=None there are no batches; leave one of them out")
         else:
             at_least("batch_size", self.batch_size, 1)
         if self.sampler is not None and self.shuffle:
-            raise ConfigError("sampler: it determines the order; leave out shuffle")
+            raise ConfigError("sampler determines the order; leave out shuffle")
         self._check_workers()
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout >= 0:
             raise ConfigError(f"timeout: expected seconds of at least 0, got {self.timeout!r}")
@@ -82,4 +80,4 @@ class TorchArguments:
         }
         for name, is_asked in asked.items():
             if is_asked:
-                raise ConfigError(f"{name}: it needs workers; use num_workers of at least 1, or leave it out")
+                raise ConfigError(f"{name} needs workers; use num_workers of at least 1, or leave it out")

@@ -21,10 +21,10 @@ else:
         _Item = TypeVar("_Item")
 
         class Dataset(Generic[_Item]):
-            """Stands in for torch's, which has no behaviour of its own."""
+            """Stands in for torch's class, which has no behaviour of its own."""
 
         class Sampler(Generic[_Item]):
-            """Stands in for torch's, which has no behaviour of its own."""
+            """Stands in for torch's class, which has no behaviour of its own."""
 
 
 __all__ = ["Dataset", "Sampler", "in_worker", "need_torch", "torch"]

@@ -1,4 +1,4 @@
-"""What is done to a sample: ops, the pipeline they form, and the randomness they share."""
+"""Preprocessing of a sample: ops, the pipeline they form, and the randomness they share."""
 
 from sophon.pipeline import ops
 from sophon.pipeline.call import Call

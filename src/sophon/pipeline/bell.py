@@ -4,8 +4,8 @@ v1 divides exp(-x²/2σ²) by its sum. Torch's exp is correctly rounded except f
 true value lies almost midway between two floats and machines differ in the last bit; `is_sure` tells for which σ that
 cannot happen.
 
-v2 takes a softmax, whose exp is a fixed chain of float32 multiply-adds wherever torch computes in vectors; only the
-order in which it adds depends on how many numbers a vector has.
+v2 takes a softmax, whose exp is a fixed chain of float32 multiply-adds wherever torch uses vector instructions; only
+the order of its additions depends on how many numbers a vector holds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def weights(count: int, sigma: float, api: str = "v1", lanes: int = 16) -> Float
     """Return weights that add up to one.
 
     Args:
-        count: How many, an odd number.
+        count: Number of weights; odd.
         sigma: Standard deviation in pixels.
         api: Which bits to reproduce: torchvision's "v1" or "v2".
         lanes: How many numbers a torch vector holds, for v2.
@@ -80,7 +80,7 @@ def _softmax_exponents(count: int, sigma: float) -> Floats:
 
 
 def linspace(start: float, end: float, count: int, index: int) -> float:
-    """Return one element of torch.linspace: float32, counted from the nearer end, product and sum rounded as one."""
+    """Return one element of torch.linspace in float32, counted from the nearer end and rounded only once."""
     if count == 1:
         return float(np.float32(start))
     step = float((np.float32(end) - np.float32(start)) / np.float32(count - 1))
@@ -107,7 +107,7 @@ def _multiply_add(a: Floats, b: Floats | np.float32, c: Floats | np.float32) -> 
 
 
 def _reduce(values: Floats, lanes: int) -> np.float32:
-    """Add floats as torch's softmax does: vectors into one, the remainder into its first lanes, then halves."""
+    """Add floats as torch's softmax does: vectors into one, the remainder into its first lanes, then its halves."""
     if len(values) < lanes:
         total = np.float32(0.0)
         for value in values:

@@ -65,7 +65,7 @@ class Call(Op):
         function: The callable.
         reason: Why it stays on the trainer, in words.
         form: The form it expects if an op returns an array.
-        is_joint: Whether it gets a whole sample (picture and targets) rather than the picture alone.
+        is_joint: Whether it gets a whole sample (picture and targets) rather than only the picture.
     """
 
     function: Callable[..., Any]
@@ -113,7 +113,7 @@ class Call(Op):
 
     @cached_property
     def _code(self) -> str:
-        """The digest at the first request, kept because a callable may change its own state with every call."""
+        """The digest from the first request, kept because a callable may change its own state with every call."""
         return digest(self.function)
 
     def output(self, spec: Spec) -> Spec:  # noqa: ARG002 - part of the contract
@@ -208,7 +208,7 @@ def met(op: Op, value: Value, spec: Spec, *, by_op: bool) -> Value:
         return value
     found = str(spec) if spec.kind is not Kind.OBJECT else f"a value of type {type(value).__name__}"
     raise OpError(
-        f"it takes a value of kind {kind.value}, and the step before it gave {found}.",
+        f"it takes a value of kind {kind.value}, but the step before it gave {found}.",
         remedy="Convert it in the step before, or leave this op out.",
     )
 
@@ -223,7 +223,7 @@ def as_call(step: Any) -> Op:
 
 
 def no_step(expected: str, found: object) -> ConfigError:
-    """Return the error for an item of a pipeline that cannot be called."""
+    """Return the error for a pipeline item that cannot be called."""
     remedy = ""
     if isinstance(found, type):
         remedy = "; did you forget the parentheses?"
@@ -234,7 +234,7 @@ def no_step(expected: str, found: object) -> ConfigError:
     elif isinstance(found, dict):
         remedy = "; give one of its values"
     else:
-        remedy = "; such as [ops.Decode(), ops.ToTensor()], or a transform of torchvision"
+        remedy = "; such as [ops.Decode(), ops.ToTensor()], or a torchvision transform"
     return ConfigError(f"expected {expected}, got {found!r}{remedy}")
 
 

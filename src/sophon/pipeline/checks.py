@@ -52,14 +52,14 @@ def probability(where: str, value: Any) -> float:
 
 
 def flag(where: str, value: Any) -> bool:
-    """Check True or False."""
+    """Check a boolean."""
     if not isinstance(value, bool):
         raise fail(where, value, "true or false")
     return value
 
 
 def choice(where: str, value: Any, options: Sequence[str]) -> str:
-    """Check one of a few names."""
+    """Check that a value is one of the given names."""
     if not isinstance(value, str) or value not in options:
         raise fail(where, value, "one of " + ", ".join(options))
     return value

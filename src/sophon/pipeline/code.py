@@ -3,8 +3,8 @@
 It becomes part of fingerprints, so that a state or profile of one recipe is never mistaken for that of another. It is
 the same in every run and on every machine: addresses, hash order and generator states do not enter it.
 
-Limits: globals of a function's module, the order of a dict and everything beyond a few thousand values are ignored; of
-a large array only some evenly spaced elements are hashed.
+Limits: globals of a function's module, the order of a dict and everything beyond a few thousand values are ignored;
+only some evenly spaced elements of a large array are hashed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LIBRARIES = (
     "torch",
     "kornia",
 )  # whose classes are not the user's own code
-# Packages whose code is identified by name alone: their releases change, and reading their files takes long.
+# Packages whose code is identified only by name: their releases change, and reading their files takes long.
 _BY_NAME = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
 _BUILT_ON = ("torch", "dataclasses", "abc")
-# Whose functions are made out of others, by decorators.
+# Packages whose functions are made from others by decorators.
 _MAKERS = frozenset((*_BUILT_ON, "typing_extensions", "pydantic", *sys.stdlib_module_names)) - {"__main__"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # attributes of a torch module
 _MAX_VALUES = 5_000

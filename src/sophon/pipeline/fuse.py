@@ -6,8 +6,8 @@
   that crops and resizes may end such a run, since its crop is merged too; the resize sees the same pixels as before.
   (Pillow's ``resize(box=…)`` would save another copy, but it reads beyond the box and gives other bits.)
 
-- All of these in one: a crop that is resized, mirrored, made a tensor and normalised is written straight to its place,
-  without a picture in between. So is one that becomes a tensor of bytes (PILToTensor).
+- All of these in one: a crop that is resized, mirrored, converted to a tensor and normalised is written straight to its
+  place, without a picture in between. So is one that becomes a tensor of bytes (PILToTensor).
 - Views: ops are fused within each view.
 
 A fusion is used only where a run covers all its ops: a pipeline cut between them runs each side separately.
@@ -107,7 +107,7 @@ def table_of(to_tensor: ToTensor, normalize: Normalize) -> Tensor | None:
 
 
 def _to_the_end(ops: Sequence[Op]) -> Fused | None:
-    """Return the fusion of crops and flips with the tensor that is made of them, if the ops begin with such a run."""
+    """Return the fusion of crops, flips and the conversion to a tensor, if the ops begin with such a run."""
     count = next((i for i, op in enumerate(ops) if type(op) not in (*_FLIPS, *_CROPS, RandomResizedCrop)), len(ops))
     moves, ending = ops[:count], _ending(ops[count:])
     if not moves or ending is None or not _is_one_pass(moves):
@@ -122,7 +122,7 @@ def _to_the_end(ops: Sequence[Op]) -> Fused | None:
 
 
 def _ending(ops: Sequence[Op]) -> tuple[Tensor | None, Fused] | None:
-    """Return the lookup table of a tensor, or None for plain bytes, and the function that applies it to a picture."""
+    """Return the lookup table for the tensor, or None for plain bytes, and the fusion that applies it to a picture."""
     if ops and type(ops[0]) is PILToTensor:
         as_bytes = ops[0]
         return None, Fused(1, lambda value, _, out: as_bytes.apply_into(value, out))
@@ -133,7 +133,7 @@ def _ending(ops: Sequence[Op]) -> tuple[Tensor | None, Fused] | None:
 
 
 def _is_one_pass(moves: Sequence[Op]) -> bool:
-    """Return whether one resizing at most, by the compiled filter, has only crops before and only flips after it."""
+    """Return whether the compiled filter can do all resizing, with only crops before it and only flips after it."""
     resizing = [index for index, op in enumerate(moves) if isinstance(op, RandomResizedCrop)]
     if not resizing:
         return True

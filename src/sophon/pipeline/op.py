@@ -5,8 +5,8 @@ If an op is inconsistent with the following, it is a bug:
 - Its fields are JSON values (numbers, strings, booleans, None, tuples of them, other ops) and fully determine what it
   does; `__post_init__` brings them into canonical form and raises `ConfigError` for anything that cannot work. A field
   that is not compared (``field(compare=False)``) stays in its process and is not part of the spec.
-- `output` is what `apply` returns, for every input that `output` accepts; it may give None for a dimension it cannot
-  know, and raises `ConfigError` for an input the op can never take.
+- `output` is the spec of what `apply` returns, for every input that `output` accepts; it may give None for a dimension
+  it cannot know, and raises `ConfigError` for an input the op can never take.
 - `draw` uses the given `Rng` and the input's spec, never the pixels, so that the parameters of any future epoch can be
   known before the picture is decoded. An op without randomness does not define it. An op that `looks` also uses the
   boxes of objects, which the caller has put into the spec; `placed` says where they are after an op.
@@ -18,7 +18,7 @@ If an op is inconsistent with the following, it is a bug:
 - `boxes_needed`, `boxes_before` and `sizes_made` give for many pictures at once what `draw`, `box_needed`, `box_before`
   and `made` give for one, to the last bit. They are optional: without them pictures are examined one by one, which
   takes half a minute for a plan of a million samples (`tests/pipeline/test_many_boxes.py`).
-- A change of any bit of any result comes with a new `version`.
+- A change that affects any bit of a result comes with a new `version`.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Decoder(Op):
         raise NotImplementedError
 
     def within(self, most: int) -> Decoder:  # noqa: ARG002 - part of the contract
-        """Return the op that refuses values of more elements than this, as well as those that it refuses already."""
+        """Return this op with a limit of at most this many elements per value."""
         return self
 
 
@@ -213,9 +213,9 @@ _last = _Last()
 
 
 def drawn(op: Op, key: Key, position: int, spec: Spec) -> Params:
-    """Return the parameters of a random op; those that were drawn last need not be drawn again.
+    """Return the parameters of a random op; the last draw of a thread is reused.
 
-    The box of a crop is wanted twice: to know which part of a file is to be decoded, and to crop.
+    The box of a crop is needed twice: to know which part of a file to decode, and to crop.
     """
     last = _last.kept
     if last is not None and last[0] is op and last[1] is key and last[2] == position and last[3] == spec:

@@ -1,4 +1,4 @@
-"""Part, Canvas and Signal: as much of a value as the next ops need.
+"""Part, Canvas and Signal: the part of a value that the next ops need.
 
 A *box* is an interval per axis of a value: where each begins, then how long each is. A picture has two axes: its boxes
 are (top, left, height, width). Sound has one: (start, length). A volume has three. Channels are not an axis.
@@ -8,10 +8,10 @@ before anything is decoded. `region.needed_box` follows that through the ops bet
 decodes only that box passes a `Part` to the pipeline, which continues with the same bits.
 
 An op that resizes, or that works on tensors whose bits may depend on how they lie in memory, needs a value of the full
-size. It gets a `Canvas`: the part in its place, and nothing of meaning around it. Both know which box of them is true,
-and refuse to give anything else.
+size. It gets a `Canvas`: the part in its place, with meaningless values around it. Both know which box of them is
+valid, and refuse to give anything else.
 
-Sound and volumes are arrays whatever the ops need of them, so that one class, `Signal`, is both the whole and a part.
+Sound and volumes are arrays in either case, so one class, `Signal`, serves as both the whole and a part.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def count_of(box: Box) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a picture, and where it lies in the whole.
+    """A piece of a picture, and its position in the whole.
 
     Args:
         picture: The piece.
@@ -62,7 +62,7 @@ class Part:
 
     @property
     def box(self) -> Box:
-        """Where the piece lies."""
+        """The box of the piece in the whole."""
         return self.top, self.left, self.picture.height, self.picture.width
 
     def holds(self, box: Box) -> bool:
@@ -128,7 +128,7 @@ class Signal:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, and of the label."""
+        """Size of the array and the label in bytes."""
         return int(self.array.nbytes) + (0 if self.label is None else int(self.label.nbytes))
 
     def piece(self, box: Box) -> np.ndarray[Any, np.dtype[Any]]:
@@ -153,7 +153,7 @@ class Signal:
 def missing(box: Box | None) -> OpError:
     """Return the error for a box that was not decoded."""
     if box is None:
-        return OpError("all of it is needed, and only a part of it was decoded.")
+        return OpError("the whole value is needed, but only a part of it was decoded.")
     axes = len(box) // 2
     sides = "×".join(map(str, reversed(box[axes:])))
     start = ", ".join(map(str, reversed(box[:axes])))

@@ -35,7 +35,7 @@ _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
 
 
 class Pipeline:
-    """What is done to a sample, from the bytes of its file to the tensor the model sees.
+    """All preprocessing of a sample, from the bytes of its file to the tensor the model sees.
 
     A pipeline checks itself when it is built: every op must accept what the op before it gives. It cannot be changed
     afterwards, and its fingerprint names it on both sides of the link.
@@ -99,7 +99,7 @@ class Pipeline:
         first = steps[0]
         if isinstance(first, Decoder) and first.fields:
             if along not in ((), first.fields):
-                raise ConfigError(f"fields: {first.name()} decodes {first.fields} with the first; leave them out")
+                raise ConfigError(f"fields: {first.name()} decodes {first.fields} with the first field; leave them out")
             along = _checked_fields(first.fields)
         spec = [op.to_spec() for op in steps]
         text = _canonical([spec, along] if along else spec)
@@ -153,15 +153,15 @@ class Pipeline:
         """Run ops[start:stop] on a value that ops[:start] have produced.
 
         Args:
-            value: What to work on: the bytes of a file where start is 0.
-            key: Which seed, epoch and sample; all that random ops depend on.
+            value: Input of the first op: the bytes of a file if start is 0.
+            key: Seed, epoch and sample, on which all random ops depend.
             start: The first op.
-            stop: After the last op; by default all.
+            stop: One past the last op; by default all ops.
             out: Array for the result. It is used where that saves a copy; otherwise the result is a new value.
             trace: Records the cost of each op, if given.
 
         Raises:
-            OpError: An op failed; says which one, on which sample and what to try.
+            OpError: An op failed; the message says which one, on which sample and what to try.
         """
         end = len(self.ops) if stop is None else stop
         if not 0 <= start <= end <= len(self.ops):
@@ -209,7 +209,7 @@ class Pipeline:
         for at, op in enumerate(self.ops[1:position], start=1):
             seen = op.passed(seen, op.draw(Rng(key, at), seen) if op.random else None)
         if (seen.height, seen.width) != (spec.height, spec.width):
-            raise OpError(f"a picture of {spec.width}×{spec.height} pixels; expected {seen.width}×{seen.height}.")
+            raise OpError(f"the picture has {spec.width}×{spec.height} pixels, expected {seen.width}×{seen.height}.")
         return spec.with_objects(seen.objects)
 
     def _fusion(self, position: int, end: int, is_traced: bool) -> Fused | None:
@@ -245,7 +245,7 @@ class Pipeline:
     def known_part(cls, spec: Json) -> tuple[Pipeline | None, ConfigError | None]:
         """Return the longest prefix of a pipeline in JSON that can be built here, and why it is not longer.
 
-        Every op is examined once, in order, up to the first invalid one. None if that is the very first.
+        Every op is examined once, in order, up to the first invalid one; None if the very first op is invalid.
         """
         steps: list[Op] = []
         fields: Json = ()
@@ -272,11 +272,11 @@ class Pipeline:
         try:
             spec = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"not a pipeline in JSON: {error}; give the output of pipeline.to_json()") from error
+            raise ConfigError(f"expected a pipeline in JSON: {error}; give the output of pipeline.to_json()") from error
         return cls.from_spec(spec)
 
     def prefix(self, stop: int) -> Pipeline:
-        """Return the pipeline of the first ops only: what a storage node needs to know."""
+        """Return the pipeline of the first ops only, which is all that a storage node needs to know."""
         return Pipeline(self.ops[:stop], self.fields)
 
     def along(self, fields: Iterable[tuple[str, str]]) -> Pipeline:
@@ -318,7 +318,7 @@ class Pipeline:
 
 
 def _first(ops: Sequence[Op], is_it: Callable[[Op], bool]) -> int:
-    """Return the position of the first such op, or the number of ops if there is none."""
+    """Return the position of the first op that meets the condition, or the number of ops if none does."""
     return next((position for position, op in enumerate(ops) if is_it(op)), len(ops))
 
 

@@ -53,13 +53,13 @@ _NOTHING = Image.Image()
 
 
 def _tall_first(size: Size, target: Size) -> bool:
-    """Pillow 13 and later: the height first where it shrinks by much more than the width."""
+    """Pillow 13 and later resize the height first where it shrinks by much more than the width."""
     (width, height), (to_width, to_height) = size, target
     return height > to_height and height - to_height > 2 * (width - to_width)
 
 
 def _never(size: Size, target: Size) -> bool:  # noqa: ARG001 - as the other rule
-    """Pillow 12 and before: always the width first."""
+    """Pillow 12 and earlier always resize the width first."""
     return False
 
 
@@ -84,15 +84,15 @@ def write_planes(
     table: Floats | None = None,
     flips: tuple[bool, bool] = (False, False),
 ) -> bool:
-    """Write the channels of a box of a picture into `out` (3, height, width), one by one; False if that cannot be done.
+    """Write the channels of a picture's box into `out` (3, height, width), one by one; False if that is not possible.
 
-    A box of another size than `out` is resized as `crop_and_resize` does it, and then mirrored.
+    If its size differs from that of `out`, the box is resized as by `crop_and_resize`; then it is mirrored.
 
     Args:
         picture: The picture.
         box: The box.
         out: The array for the result: bytes, or floats if there is a table.
-        table: What each value of each channel becomes (3, 256).
+        table: The result for each value of each channel (3, 256).
         flips: Whether left and right, and top and bottom, are exchanged.
     """
     rule = pillows_rule()
@@ -122,7 +122,7 @@ def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
 
 @lru_cache(maxsize=1)
 def pillows_rule() -> DownFirst | None:
-    """Return in which order Pillow resizes here; None if the extension is missing or gives other bits."""
+    """Return the order in which Pillow resizes here; None if the extension is missing or gives different bits."""
     # Rows of a picture follow each other without gaps unless the user has set PILLOW_ALIGNMENT.
     if kernel is None or platform.machine() not in _MACHINES or _imaging.get_alignment() != 1:
         return None

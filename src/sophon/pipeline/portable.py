@@ -1,4 +1,4 @@
-"""exp and log from additions, multiplications and divisions alone.
+"""exp and log, using only additions, multiplications and divisions.
 
 The C library's versions may differ in the last bit between machines, and NumPy's between instruction sets. Random
 parameters must be the same everywhere, so whatever `draw` computes goes through IEEE-754 basic operations, whose

@@ -1,7 +1,7 @@
 """Checks whether two machines give the same bits: each runs the pipeline on a built-in file, and digests are compared.
 
-Versions alone are not enough: a patched Pillow, another libjpeg or another processor may round differently. What counts
-is the output of this pipeline's own ops and parameters for a real picture, or another file of their kind.
+Versions alone are not enough: a patched Pillow, another libjpeg or another processor may round differently. Only the
+output of this pipeline's own ops and parameters for a real picture, or a file of another kind, is proof.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _sight() -> Spec:
 
 @cache
 def _resampling() -> bytes:
-    """Return a digest of how Pillow resizes pictures of any shape here.
+    """Return a digest that shows how this machine's Pillow resizes pictures of various shapes.
 
     Pillow 13 resizes tall pictures by their height first, and earlier releases never do. Some boxes then get other
     bits, which the few boxes that a pipeline draws from one picture may not reveal.
@@ -86,7 +86,7 @@ def _resampling() -> bytes:
 
 
 def bits_of(value: Value) -> bytes:
-    """Return all bits of a picture, array or signal, with its mode or dtype and its shape; of views, those of each."""
+    """Return all bits of a picture, array, signal or set of views, with its mode or dtype and its shape."""
     if isinstance(value, Image.Image):
         return f"{value.mode}{value.size}".encode() + value.tobytes()
     if isinstance(value, ViewSet):
@@ -103,7 +103,7 @@ def bits_of(value: Value) -> bytes:
 
 
 def digest_of(found: Mapping[str, str]) -> str:
-    """Return a digest of 32 hex digits over versions."""
+    """Return a digest of versions, as 32 hex digits."""
     return hashlib.sha256(json.dumps(dict(found), sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -26,7 +26,7 @@ def first_crop(ops: Sequence[Op]) -> int | None:
 
 
 def can_crop_early(pipeline: Pipeline, stop: int | None = None) -> bool:
-    """Return whether one of ops[:stop] crops, and all ops before it can be drawn for and can work on a part."""
+    """Return whether one of ops[:stop] crops, and all ops before it have drawable parameters and can work on a part."""
     crop = pipeline.crop
     return crop is not None and crop < pipeline.drawable and (stop is None or crop < stop)
 
@@ -47,7 +47,7 @@ def needed_region(pipeline: Pipeline, key: Key, spec: Spec, stop: int | None = N
         pipeline: The pipeline of the value.
         key: Identifies the sample and the epoch.
         spec: Spec of the decoder's output for this sample, with all sizes known.
-        stop: After the last op; by default all.
+        stop: One past the last op; by default all ops.
     """
     if pipeline.crop is None:
         return None

@@ -19,8 +19,8 @@ OPS: dict[str, type[Op]] = {name: getattr(ops, name) for name in ops.__all__}
 MOST_STEPS = 64  # ops of a pipeline, one after the other
 MOST_OPS = 256  # including nested ops: SimCLR's recipe has 9, and the largest AutoAugment policy is one op
 MOST_DEPTH = 8  # nesting of ops and lists
-MOST_CHARACTERS = 1 << 14  # of all names and texts together: a recipe has a few hundred
-MOST_VALUES = 1 << 12  # numbers, names and texts
+MOST_CHARACTERS = 1 << 14  # of all names and strings together: a recipe has a few hundred
+MOST_VALUES = 1 << 12  # numbers, names and strings
 _MOST_DIGITS_BITS = 128  # digits of an integer; Python is slow to print one of a million digits
 _MOST_NAME = 64  # length up to which a name is compared with similar ones
 _OpClass = TypeVar("_OpClass", bound=type[Op])
@@ -29,7 +29,7 @@ _OpClass = TypeVar("_OpClass", bound=type[Op])
 def register(op: _OpClass) -> _OpClass:
     """Add your own op to the table; do this on both trainer and storage node."""
     if OPS.setdefault(op.name(), op) is not op:
-        raise ConfigError(f"an op named {op.name()} is registered already: {OPS[op.name()]!r}; choose another name")
+        raise ConfigError(f"an op named {op.name()} is already registered: {OPS[op.name()]!r}; choose another name")
     return op
 
 

@@ -33,8 +33,8 @@ _VIEW, _STEP = 1 << 40, 1 << 48
 class Key:
     """Identifies one pass of one sample: which run, which epoch, which sample.
 
-    It may carry what some ops use when they draw: `sight`, the size of the decoded picture and the boxes of its
-    objects. These follow from the sample, so they are not part of its identity.
+    It may also carry `sight`, the size of the decoded picture and the boxes of its objects, which some ops use when
+    they draw. These follow from the sample, so they are not part of its identity.
     """
 
     seed: int
@@ -58,7 +58,7 @@ class Rng:
     """The stream of one op on one pass of one sample.
 
     Args:
-        key: Which seed, epoch and sample.
+        key: Seed, epoch and sample.
         position: Index of the op in its pipeline.
     """
 

@@ -1,7 +1,7 @@
 """Run user code with Python's, NumPy's and torch's global generators seeded, and restore them afterwards.
 
 Concurrency: the global generators are shared by all threads of a process, so code that seeds them holds one lock until
-they are restored. A thread that draws from them without that lock in the meantime gets numbers of the seeded stream:
+they are restored. A thread that draws from them without that lock in the meantime gets numbers from the seeded stream:
 run such code in the iterating thread or in a worker process. Limits: generators that the code creates itself, and those
 of accelerators, are not touched.
 """

@@ -1,7 +1,7 @@
 """The kind, shape and dtype of a value, known before the value exists.
 
 Ops declare their output as a `Spec`, so that a pipeline is checked when it is built, a payload's size is bounded
-before it is allocated, and random parameters can be drawn from a picture's size alone.
+before it is allocated, and random parameters can be drawn from only a picture's size.
 
 ====================  =========================================  =======================
 kind                  the value at run time                      shape
@@ -17,11 +17,11 @@ kind                  the value at run time                      shape
 ``Kind.OBJECT``       whatever a trainer-only callable returned  ``()``
 ====================  =========================================  =======================
 
-A dimension that is not known yet is None. Pictures are in mode RGB or L as a rule, by the number of channels; `mode`
-names any other one (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each in `views`,
-and as its dtype what users see them in (`arranged`). Of a picture whose sample has boxes, `objects` says where
-those lie in it, for ops that draw by them (`Op.looks`). Of sound and volumes, `scale` is what a step along each axis
-is, in samples per second or mm, where that is known beforehand.
+A dimension that is not known yet is None. Pictures are normally in mode RGB or L, depending on the number of channels;
+`mode` names any other mode (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each view
+in `views`, and as its dtype the container that users get (`arranged`). For a picture whose sample has boxes, `objects`
+says where they lie in it, for ops whose draws depend on them (`Op.looks`). For sound and volumes, `scale` is the scale
+of each axis, in samples per second or mm, if it is known in advance.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ OTHER_MODES: Final = tuple(mode for mode in MODES if mode not in ("RGB", "L"))
 
 
 class Kind(Enum):
-    """The sorts of value that flow through a pipeline."""
+    """The kinds of value that flow through a pipeline."""
 
     ENCODED = "encoded"
     IMAGE = "image"
@@ -110,7 +110,7 @@ class Spec:
 
     @property
     def sizes(self) -> Shape:
-        """Size along each axis: what is left without the channels."""
+        """Size along each axis, without the channels."""
         return self.shape[:2] if self.kind is Kind.IMAGE else self.shape[1:]
 
     @property
@@ -131,7 +131,7 @@ class Spec:
         return self if objects is self.objects else replace(self, objects=objects)
 
     def resized(self, sizes: Shape) -> Spec:
-        """Return the spec of sound or a volume of another size, its label with it."""
+        """Return the spec of sound or a volume of another size, including its label."""
         views = tuple(replace(view, shape=(view.shape[0], *sizes)) for view in self.views)
         return replace(self, shape=(self.shape[0], *sizes), views=views)
 
@@ -189,7 +189,7 @@ def image(height: int | None, width: int | None, channels: int | None, mode: str
 def volume(
     channels: int | None, sizes: Shape, has_label: bool, spacing: tuple[float, ...] = (), dtype: str = "float32"
 ) -> Spec:
-    """Return the spec of a volume; that of its label is among its views."""
+    """Return the spec of a volume; the spec of its label is among its views."""
     views = (Spec(Kind.TENSOR, (1, *sizes)),) if has_label else ()
     return Spec(Kind.VOLUME, (channels, *sizes), dtype, views=views, scale=spacing)
 
@@ -225,17 +225,17 @@ def spec_of(value: Value) -> Spec:  # noqa: PLR0911 - one line per kind
 
 
 def seen(value: Signal) -> Value:
-    """Return what users see of sound or a volume: its numbers; with a label, both by name.
+    """Return sound or a volume as users see it: an array, or image and label by name if there is a label.
 
     Raises:
-        OpError: It is not the whole.
+        OpError: It is only a part.
     """
     value.require_whole()
     return value.array if value.label is None else ViewSet((value.array, value.label), _WITH_LABEL)
 
 
 # --- arrangements -----------------------------------------------------------------------------------------------------
-# The container in which users get the views of a sample, as a text, so that a spec can hold it: "list", "tuple", or
+# The container in which users get the views of a sample, as a string, so that a spec can hold it: "list", "tuple", or
 # JSON for a nest of lists, tuples and dicts, such as DINOv2 returns. In the JSON a number stands for a view, […] for a
 # list, {"tuple": […]} for a tuple and {"dict": [[name, …], …]} for a dict.
 
@@ -253,7 +253,7 @@ def arranged(text: str, values: Sequence[Any]) -> Any:
 
 
 def arrangement(shape: Any, count: int) -> str:
-    """Return the text of an arrangement.
+    """Return an arrangement as a string.
 
     Args:
         shape: Lists, tuples and dicts with the numbers of views in them.
@@ -265,7 +265,7 @@ def arrangement(shape: Any, count: int) -> str:
 
 
 def checked_arrangement(where: str, text: Any, count: int) -> str:
-    """Return the text of an arrangement after checking it; it may come from the network.
+    """Return an arrangement after checking it; it may come from the network.
 
     Raises:
         ConfigError: It is not an arrangement of this many views.
@@ -279,7 +279,7 @@ def checked_arrangement(where: str, text: Any, count: int) -> str:
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise ConfigError(f"{where}: expected {_ARRANGEMENT}, got {text!r:.80}") from error
     if used != set(range(count)):
-        raise ConfigError(f"{where}: expected an arrangement of all of {count} views, got {text!r:.80}")
+        raise ConfigError(f"{where}: expected an arrangement of all {count} views, got {text!r:.80}")
     return text
 
 

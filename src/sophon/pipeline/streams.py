@@ -1,8 +1,8 @@
 """The random numbers of many samples at once: the same as `Rng` gives one by one, to the last bit.
 
-A plan is made from the boxes of all crops of a coming epoch, a million and more of them. Philox is counter-based, so
-its rounds can be computed for all samples at once; so can the numbers that `Rng` derives from the words, since that
-takes IEEE basic operations only (`tests/pipeline/test_streams.py` compares both).
+A plan is made from the boxes of all crops in a coming epoch, of which there may be more than a million. Philox is
+counter-based, so its rounds can be computed for all samples at once; so can the numbers that `Rng` derives from the
+words, since that takes IEEE basic operations only (`tests/pipeline/test_streams.py` compares both).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def whole(sizes: Sizes) -> Boxes:
 
 
 def where(is_so: NDArray[np.bool_], boxes: Boxes, others: Boxes) -> Boxes:
-    """Return the first boxes where something is so, and the others elsewhere."""
+    """Return boxes from the first set where a condition holds, and from the second elsewhere."""
     return tuple(np.where(is_so, one, other) for one, other in zip(boxes, others, strict=True))
 
 

@@ -28,7 +28,7 @@ class Trace:
         codec_s: CPU seconds of the codec.
         op_s: CPU seconds of each op, by the thread's clock.
         op_bytes: Size of each op's output in bytes.
-        size: Size of the decoded value along each axis, of a picture height and width; (0, 0) if there was none.
+        size: Size of the decoded value along each axis (height and width for a picture); (0, 0) if nothing was decoded.
         windowable: Whether a part of the file could be decoded on its own; None if that was not tried.
         own_s: Wall-clock seconds of the trainer-only steps, which may wait as well as compute.
     """

@@ -13,8 +13,8 @@ All resources are busy at the same time, so the slowest one sets the pace (paper
     T_CC  = Σ p / C      seconds the trainer cores are busy            "trainer"
     T_G   = n / G        seconds the consumer is busy                  "consumer"
 
-and the reads of the store. If there is none of a resource, its seconds are 0 if nothing spends it, and infinite
-otherwise; but a node without cores for ops can still send, so only the ops count then. Sums are float64.
+and the reads of the store. If a resource is missing, its seconds are 0 if nothing spends it, and infinite otherwise;
+but a node without cores for ops can still send, so only its ops count as spending. Sums are float64.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Totals:
 
     @property
     def samples(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return int(self.sums[SAMPLES].sum())
 
 
@@ -59,15 +59,15 @@ class Totals:
 class Prediction:
     """The predicted cost of an epoch.
 
-    Amounts are attributes too, by the names that the table of resources gives them (`link_bytes`, `storage_cpu_s`), and
-    so are the busy seconds of a kind of resource, the longest if there are several (`link_s`, `consumer_s`); 0 if a
-    kind is unknown.
+    Amounts are also attributes, by the names in the table of resources (`link_bytes`, `storage_cpu_s`), and so are the
+    busy seconds of a kind of resource, the longest if there are several (`link_s`, `consumer_s`); 0 if a kind is
+    unknown.
 
     Args:
         epoch_s: T, the seconds of one epoch.
         bottleneck: The resource that limits it: link, storage, trainer, consumer, …
         busy_s: Seconds that each resource is busy, by its label.
-        used: What is spent, by the kind's name for it.
+        used: Amounts spent, by the name that each kind of resource gives them.
         bound_s: No plan takes fewer seconds than this; None if the policy does not know.
     """
 
@@ -110,10 +110,10 @@ class Prediction:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Prediction:
-        """Return the prediction that `to_json` described."""
+        """Return the prediction from the result of `to_json`."""
         names = {"epoch_s", "bottleneck", "busy_s", "used", "bound_s"}
         if not isinstance(said, Mapping) or set(said) != names:
-            raise ConfigError(f"a prediction of {sorted(said)} was found where {sorted(names)} were expected.")
+            raise ConfigError(f"expected a prediction with {sorted(names)}, got {sorted(said)}.")
         return cls(
             _number(said["epoch_s"]),
             str(said["bottleneck"]),
@@ -127,7 +127,7 @@ def gather(profile: Profile, cut: CutIndex) -> Totals:
     """Return the totals of all samples when sample i has the route of column ``cut[i]``."""
     if cut.shape != (len(profile),) or cut.dtype != np.uint8 or int(cut.max()) >= len(profile.routes):
         raise ConfigError(
-            f"a plan of {cut.dtype}{cut.shape} does not fit a profile of {len(profile)} samples and "
+            f"a {cut.dtype} plan of shape {cut.shape} does not fit a profile of {len(profile)} samples and "
             f"{len(profile.routes)} cuts; make it from this profile."
         )
     tables = profile.measures
@@ -138,7 +138,7 @@ def gather(profile: Profile, cut: CutIndex) -> Totals:
 
 
 def fixed_sums(profile: Profile) -> dict[str, Sums]:
-    """Return the sums that do not depend on the plan: samples, and files read if no route reads less."""
+    """Return the sums that do not depend on the plan: samples, and file reads if no route reads less."""
     found: dict[str, Sums] = {}
     if profile.parts is None:
         found[SAMPLES] = np.array([float(len(profile))])

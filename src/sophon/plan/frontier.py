@@ -47,7 +47,7 @@ def frontier(
     """Return one point for every amount of a resource, each with its own plan.
 
     Args:
-        profile: What every sample costs at every route.
+        profile: The cost of every sample at every route.
         resources: All other resources.
         amounts: Amounts to try.
         policy_name: One of `sophon.plan.policies.POLICIES`.

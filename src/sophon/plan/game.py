@@ -1,12 +1,12 @@
 """A game of plans against resources, solved exactly.
 
-Given the times of J plans on R resources, one side mixes plans to make the largest time small, the other mixes
-resources to make the smallest plan large; both meet at the same value (von Neumann). It is the small master problem of
-the column generation in `relaxation`: the mixture is its primal solution and the weights on resources are its duals.
+Given the times of J plans on R resources, one side mixes plans to minimise the largest time, and the other mixes
+resources to maximise the smallest; both reach the same value (von Neumann). This is the small master problem of the
+column generation in `relaxation`: the mixture is its primal solution and the weights on resources are its duals.
 
-Solved by the simplex method on ``min v, Σ_j x_j T_j + slack = v, Σ_j x_j = 1``. Its basis has as many columns as there
-are resources, and v; a few dozen steps of about ten microseconds each find it from scratch, one or two if a plan is
-added to a solved game. (scipy's HiGHS takes 1.6 ms for each and 0.4 s to import; it is the oracle in
+It is solved by the simplex method on ``min v, Σ_j x_j T_j + slack = v, Σ_j x_j = 1``. The basis has one column per
+resource, and v. Finding it takes a few dozen steps of about ten microseconds each from scratch, and one or two steps if
+a plan is added to a solved game. (scipy's HiGHS takes 1.6 ms for each and 0.4 s to import; it is the oracle in
 `tests/plan/test_game.py`.)
 """
 

@@ -61,7 +61,7 @@ class Plan:
         routes = tuple(map(Route.of, self.routes))
         if cut.ndim != 1 or len(cut) == 0 or int(cut.max()) >= len(routes):
             raise ConfigError(
-                f"a plan of shape {cut.shape} over {len(routes)} cuts cannot be used; give one known cut per sample."
+                f"a plan of shape {cut.shape} with {len(routes)} cuts cannot be used; give one known cut per sample."
             )
         object.__setattr__(self, "routes", routes)
         cut.flags.writeable = False
@@ -107,10 +107,10 @@ class Plan:
         words = {"pipeline": (self.recipe, recipe)}
         artifact.require_fingerprints("the plan", self.fingerprints, expected, remedy, words)
         if samples is not None and samples != len(self):
-            raise ArtifactError(f"the plan is for {len(self)} samples, this job has {samples}. {remedy}")
+            raise ArtifactError(f"the plan is for {len(self)} samples, but this job has {samples}. {remedy}")
 
     def explain(self) -> str:
-        """Return what was decided and why, in words."""
+        """Return the decisions and their reasons, in words."""
         now, before = self.prediction, self.untouched
         shares = [f"{count / len(self):.1%} {route}" for route, count in self.counts().items()]
         busy = [f"{label} {format_seconds(seconds)}" for label, seconds in now.busy_s.items()]
@@ -148,7 +148,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read a plan that `save` wrote.
+        """Read a plan written by `save`.
 
         Raises:
             ArtifactError: The file is missing, damaged, or of another kind or version.
@@ -172,7 +172,7 @@ class Plan:
                     recipe=str(said.get("recipe", "")),
                 )
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-                raise ArtifactError(f"{path}: its header is not that of a plan ({error}); plan again.") from error
+                raise ArtifactError(f"{path} does not have the header of a plan ({error}); plan again.") from error
 
 
 def make_plan(
@@ -185,7 +185,7 @@ def make_plan(
     """Return a policy's plan: the same profile, resources and order give the same plan, byte for byte.
 
     Args:
-        profile: What every sample costs at every cut.
+        profile: The cost of every sample at every cut.
         resources: The resources to plan for.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: Options for the policy.

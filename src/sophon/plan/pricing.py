@@ -1,6 +1,6 @@
 """Prices on resources, and the plan that is cheapest under them: one pass that decides each sample separately.
 
-A price on every resource makes a weight of every measure of every part: what a byte on that node's link costs, or a CPU
+Prices on the resources give every measure of every part a weight: the cost of a byte on that node's link, or of a CPU
 second at the trainer. However many resources there are, a pass only looks at the measures: it goes through the tables
 in blocks that fit a core's cache, column by column, and keeps one byte per sample.
 """
@@ -29,7 +29,7 @@ _LAST_TIE = 1e-16
 
 @dataclass(frozen=True)
 class Costs:
-    """What every sample costs at every allowed route, and what that is in epoch seconds.
+    """The cost of every sample at every allowed route, and its value in epoch seconds.
 
     Args:
         tables: [samples, routes] each, one for each measure.
@@ -56,7 +56,7 @@ class Costs:
         """Return the costs of a profile under resources, restricted to some routes.
 
         Args:
-            profile: What every sample costs.
+            profile: The cost of every sample.
             resources: The available resources.
             columns: The routes that may be chosen.
             reserve: Share of every node's cores that is kept free.
@@ -86,12 +86,12 @@ class Costs:
 
     @property
     def resources(self) -> int:
-        """How many resources a choice of routes changes."""
+        """Number of resources that a choice of routes changes."""
         return len(self.kinds)
 
     @property
     def part_count(self) -> int:
-        """How many parts the samples are in."""
+        """Number of parts that the samples are in."""
         return int(self.per_s.shape[1])
 
     def thrifty(self) -> NDArray[np.bool_]:
@@ -108,7 +108,7 @@ class Costs:
         ]
 
     def rows(self, index: NDArray[np.intp]) -> Costs:
-        """Return the costs of some samples only; what is spent regardless of the routes stays with the others."""
+        """Return the costs of some samples only, without amounts that are spent regardless of the routes."""
         tables = tuple(np.empty((len(index), table.shape[1]), np.float32, order="F") for table in self.tables)
         for some, table in zip(tables, self.tables, strict=True):
             for column in range(table.shape[1]):

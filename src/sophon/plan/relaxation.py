@@ -4,7 +4,7 @@ Let a sample at a route take t seconds of every resource. For any prices λ ≥ 
 
     max over resources of T(x) ≥ λ·T(x) ≥ Σ_i min_c λ·t_ic = D(λ)
 
-so D(λ) is a lower bound on every plan, found in one pass that decides each sample alone (`cheapest`).
+so D(λ) is a lower bound on every plan, found in one pass that decides each sample separately (`cheapest`).
 `_search` raises it by column generation: the plans found so far form a small game (`sophon.plan.game`), whose prices
 are tried next; it ends when the best mixture of plans and the best bound meet. That takes tens of passes.
 
@@ -46,7 +46,7 @@ _CORE_SHARE = 1 / 8
 
 @dataclass(frozen=True)
 class Goal:
-    """What to minimise: the least t with T(x) ≤ base + t · slope.
+    """The goal of the minimisation: the least t with T(x) ≤ base + t · slope.
 
     A fixed budget per epoch would be a resource with that base and almost no slope.
 
@@ -111,7 +111,7 @@ def solve(costs: Costs, goal: Goal | None = None, enough: float = -np.inf) -> Re
 
     Args:
         costs: The samples.
-        goal: What to minimise; the epoch's seconds if left out.
+        goal: The goal; the epoch's seconds if left out.
         enough: Stop as soon as a mixture is at or below this t.
     """
     n = len(costs)

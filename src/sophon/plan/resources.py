@@ -1,8 +1,8 @@
-"""Resources as a vector: one table of kinds, and how much of each a job has.
+"""Resources as a vector: one table of kinds, and the amount of each that a job has.
 
-`KINDS` is the only place that knows how many resources there are. A kind defines what it is spent by (measures of the
-profile), the unit of its rate, its command line option, and the message for an invalid number. Cost model, prices,
-policies, plan files, reports and commands go through the table.
+Only `KINDS` knows how many resources there are. A kind defines the measures of the profile that spend it, the unit of
+its rate, its command line option, and the message for an invalid number. Cost model, prices, policies, plan files,
+reports and commands go through the table.
 
 An unknown rate is infinite, and such a resource is never the bottleneck. Kinds of a node (link, storage cores, store)
 may be given once for all samples, or separately for every node: each is then a resource that only the samples of that
@@ -21,7 +21,7 @@ from sophon.errors import ConfigError
 from sophon.units import format_bandwidth, format_rate, parse_bandwidth, parse_rate
 
 SAMPLES = "samples"
-"""The measure of rates that count samples: every sample counts as one, whatever its route."""
+"""The measure for rates in samples: every sample counts as one, whatever its route."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Kind:
         uses: The measures that spend it.
         amount: Name of the amount spent in an epoch, with the unit; empty if it is not shown.
         amount_words: The same in words.
-        words: Its name as the bottleneck in a sentence.
+        words: Its name in a sentence about the bottleneck.
         busy_words: Words for the seconds that it is busy.
         option: Name of the option on the command line.
-        metavar: What the option takes; empty for a number.
-        parse: Reads the option.
+        metavar: Placeholder of the option's value; empty for a number.
+        parse: Parses the option.
         help: Help text of the option.
-        remedy: What to give instead of an invalid number.
+        remedy: Advice for an invalid number.
         show: Formats the rate.
         is_of_node: Whether every node has its own; otherwise it belongs to the trainer.
         is_required: Whether a job must give it; otherwise it is infinite if unknown.
@@ -183,7 +183,7 @@ KINDS = (
         option="--store-bandwidth",
         metavar="BANDWIDTH",
         parse=parse_bandwidth,
-        help="What the store can read in a second, such as 150MB/s; no limit if left out.",
+        help="Bytes that the store can read in a second, such as 150MB/s; no limit if left out.",
         remedy="give the bytes per second of the store, more than zero (--store-bandwidth 150MB/s), or leave it out "
         "when unknown",
         show=lambda rate: f"store {format_bandwidth(rate)}",
@@ -260,7 +260,7 @@ class Resource:
 
     Args:
         kind: The row of the table.
-        rate: How much there is of it, in the kind's unit.
+        rate: Its amount, in the kind's unit.
         part: Number of the part whose samples spend it; None for all samples.
         label: Short name: that of the kind, with the node's name if it belongs to one node.
     """
@@ -273,7 +273,7 @@ class Resource:
 
 @dataclass(frozen=True, init=False)
 class Resources:
-    """What an epoch may use.
+    """The resources that an epoch may use.
 
     Args:
         given: Rates in the order of `KINDS`: link bytes/s, storage cores, trainer cores, consumer samples/s, …
@@ -287,7 +287,7 @@ class Resources:
 
     def __init__(self, *given: float, nodes: Sequence[Node] = (), **named: Any) -> None:
         if len(given) > len(KINDS):
-            raise ConfigError(f"{len(given)} rates were given; there are {len(KINDS)} resources.")
+            raise ConfigError(f"{len(given)} rates were given for {len(KINDS)} resources.")
         both = {kind.rate: value for kind, value in zip(KINDS, given, strict=False)}
         odd = [name for name in named if name in both or (name not in _BY_RATE and name not in OVERHEADS)]
         if odd:
@@ -319,7 +319,7 @@ class Resources:
         return Resources(nodes=self.nodes, **{**before, **named})
 
     def without_nodes(self) -> Resources:
-        """Return the same resources without those of single nodes."""
+        """Return the same resources without per-node rates."""
         if not self.nodes:
             return self
         overheads: dict[str, Any] = dict(zip(OVERHEADS, self.overheads, strict=True))
@@ -347,18 +347,18 @@ class Resources:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Resources:
-        """Return the resources that `to_json` described."""
+        """Return the resources from the result of `to_json`."""
         try:
             values = dict(fields)
             said = values.pop("nodes", [])
             nodes = [Node(str(node["name"]), dict(node["rates"])) for node in said]
         except (TypeError, KeyError, ValueError, AttributeError):
-            raise ConfigError(f"resources {str(fields)[:80]} were found where rates by name were expected.") from None
+            raise ConfigError(f"expected rates by name, got resources {str(fields)[:80]}.") from None
         odd = [name for name in values if name not in _BY_RATE and name not in OVERHEADS]
         missing = [kind.rate for kind in KINDS if kind.is_required and kind.rate not in values]
         if odd or missing:
             expected = sorted(kind.rate for kind in KINDS if kind.is_required)
-            raise ConfigError(f"resources {str(fields)[:80]} were found where {expected} were expected.")
+            raise ConfigError(f"expected {expected}, got resources {str(fields)[:80]}.")
         return cls(nodes=nodes, **{name: math.inf if value is None else value for name, value in values.items()})
 
     def __str__(self) -> str:
@@ -375,7 +375,7 @@ def kind_named(name: str) -> Kind:
     """Return the kind that a resource's label or a bottleneck names."""
     found = _BY_NAME.get(name.split(" ", 1)[0])
     if found is None:
-        raise ConfigError(f"no resource is called {name!r}; there are {', '.join(_BY_NAME)}.")
+        raise ConfigError(f"there is no resource {name!r}; choose from {', '.join(_BY_NAME)}.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Compute the number of relays to run from trainers' reports, without clocks, processes or sockets.
+"""Computes the number of relays to run from trainers' reports, without clocks, processes or sockets.
 
 A trainer reports the bottleneck of its plan and the share of its time spent waiting. Relays are wanted when trainers
 wait for CPU that relays could provide: the trainer's own, or that of the existing relays. They are not wanted when no
@@ -10,8 +10,8 @@ number always stays within its bounds.
 
 If the implementation is inconsistent with the following, it is a bug:
 
-- The number is within the bounds, always.
-- It grows only while some trainer waits for CPU, and has for `patience_s`; each time it at most doubles.
+- The number is always within the bounds.
+- It grows only if some trainer has waited for CPU for `patience_s`; each time it at most doubles.
 - It shrinks by one at a time, and only if no trainer has needed as many, or more, for `rest_s`.
 - Reports older than `stale_s` are ignored.
 """
@@ -99,8 +99,8 @@ class Scale:
 
     Args:
         relays: Number of relays.
-        wanted_s: Since when some trainer has wanted more; None if none does.
-        needed_s: When the relays were last needed.
+        wanted_s: Time since which some trainer has wanted more; None if none does.
+        needed_s: Time at which the relays were last needed.
     """
 
     relays: int

@@ -1,11 +1,11 @@
 """Exchanges routes along the order of an epoch, so that every stretch loads link and cores in the same proportion.
 
 A plan balances its resources over the epoch as a whole. But a loader reads only a limited way ahead: if a stretch of
-the order needs more of the cores than the mean, the link waits, and that time is never made up. The order is known
-before the epoch starts, so samples exchange routes: in each stretch that has too much of one resource, the samples for
-which it costs least move to a route with less of it and more of another, until the stretch has both in the proportion
-of the whole. Other stretches do the reverse, so the totals stay the same except for the cost of the exchanges; an
-exchange that costs more than it gains is not made.
+the order needs more core time than the mean, the link waits, and that time is lost for good. The order is known before
+the epoch starts, so samples exchange routes: in each stretch that has too much of one resource, the samples for which
+it costs least move to a route with less of it and more of another, until the stretch has both in the proportion of the
+whole. Other stretches do the reverse, so the totals stay the same except for the cost of the exchanges; an exchange
+that costs more than it gains is not made.
 
 Pure, like the rest of this package: the same plan and order give the same result.
 """
@@ -20,7 +20,7 @@ from sophon.plan.game import Matrix, Vector
 from sophon.plan.pricing import Costs
 
 STRETCH = 64
-"""Samples in a stretch: as many as a loader puts into one request, of which two run at a time."""
+"""Number of samples in a stretch: as many as a loader puts into one request; two requests run at a time."""
 
 _BINDS = 0.7  # of the epoch for which a resource is busy: above this, its share of a stretch counts
 _ROUNDS = 3  # rounds at most; each evens out the two most unequal resources of a stretch

@@ -12,7 +12,7 @@ Buffers of a few megabytes are reused. A record batch is one such buffer; by def
 one, which the kernel has to zero, and returns them afterwards. On loopback that was a quarter of a receiver's CPU time.
 
 Limits: glibc only, and only if it has not fixed the number of arenas yet; elsewhere this does nothing. It also does
-nothing where the user has set MALLOC_ARENA_MAX or GLIBC_TUNABLES.
+nothing if the user has set MALLOC_ARENA_MAX or GLIBC_TUNABLES.
 """
 
 from __future__ import annotations

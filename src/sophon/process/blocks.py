@@ -3,7 +3,7 @@
 malloc maps fresh pages for an array of a few megabytes and returns them when the array is freed; the kernel zeroes them
 and takes a page fault for every 4 KiB. For batches of floats that was a twentieth of a loader's CPU time.
 
-After a fork each process has its own copy of what is written to, so arrays stay valid in both.
+After a fork each process gets its own copy of any page that is written to, so arrays stay valid in both.
 
 Concurrency: any number of threads may take blocks. Arrays may be freed in any thread, even by the garbage collector, so
 there is no lock: list operations are atomic.

@@ -72,7 +72,7 @@ class Crew:
         return thread in self._threads
 
     def join(self, end_s: float) -> None:
-        """Wait for the threads to end, but no longer than until a time of the monotonic clock."""
+        """Wait for the threads to end, at most until a given time of the monotonic clock."""
         for thread in list(self._threads):
             thread.join(max(0.0, end_s - time.monotonic()))
 

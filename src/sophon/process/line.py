@@ -51,7 +51,7 @@ class Line:
         Args:
             head: The message.
             body: Bytes sent along, as any buffer.
-            files: Descriptors of which the other end gets copies.
+            files: Descriptors that are copied to the other end.
 
         Raises:
             LineClosedError: The other end is gone.
@@ -73,7 +73,7 @@ class Line:
 
         Raises:
             LineClosedError: The other end is gone.
-            OSError: This process has too many open files to receive those of the message.
+            OSError: This process has too many open files to receive the message's files.
         """
         files: list[int] = []
         try:

@@ -125,7 +125,7 @@ class Segment:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether a child forked since it was lent may still use it, which cannot be known here."""
+        """Whether a child that was forked after the memory was lent might still use it."""
         return self._lent_after != _FORKS.count
 
     def close(self) -> None:

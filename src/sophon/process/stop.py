@@ -1,4 +1,4 @@
-"""Stop signals that reach the server whichever thread the kernel delivers them to.
+"""Makes stop signals reach the server, whichever thread the kernel delivers them to.
 
 The kernel delivers a signal to any thread of the process that does not block it, even one that has just been started.
 Python runs the handler in the main thread, but nothing wakes the main thread while it waits for a lock: on a busy node,

@@ -1,1 +1,1 @@
-"""What a sample costs: the table, and the two stages that measure it."""
+"""The cost of each sample: the table, and the two stages that measure it."""

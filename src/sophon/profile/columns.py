@@ -53,8 +53,8 @@ def cuts_to_profile(
 def routes_to_profile(pipeline: Pipeline, cuts: Iterable[Cut]) -> tuple[Route, ...]:
     """Return the relay routes worth profiling, built from cuts that have their own column.
 
-    A relay is for work that neither the node nor the trainer has cores for. So it receives a file, or the window of
-    one, which costs the node almost nothing, and it sends on the result after the crop, if there is one.
+    A relay does work for which neither the node nor the trainer has cores. So it receives a file or a window, which
+    costs the node almost nothing, and sends on the result after the crop, if the pipeline crops.
 
     Args:
         pipeline: The pipeline to divide.
@@ -68,7 +68,7 @@ def routes_to_profile(pipeline: Pipeline, cuts: Iterable[Cut]) -> tuple[Route, .
 
 
 def resize_k(pipeline: Pipeline) -> int | None:
-    """Return how many ops it takes until all pictures have one size, which is where the policy `resize` cuts."""
+    """Return the number of ops after which all pictures have one size, where the policy `resize` cuts."""
     for k, spec in enumerate(pipeline.specs[: pipeline.max_cut + 1]):
         pictures = spec.views if spec.kind is Kind.VIEWS else (spec,)
         if spec.is_sized and all(picture.kind in _CROPPED for picture in pictures):
@@ -91,7 +91,7 @@ def suits_codecs(pipeline: Pipeline, k: int) -> bool:
 
 
 def typical_bytes(spec: Spec) -> int:
-    """Return the bytes of a value, those of a typical one where its size is not known; 0 of other things."""
+    """Return the bytes of a value, assuming a typical size if its size is unknown; 0 for values without one."""
     if spec.kind is Kind.VIEWS:
         return sum(map(typical_bytes, spec.views))
     if spec.kind in _TYPICAL:
@@ -104,7 +104,7 @@ def _typical(spec: Spec) -> tuple[int, ...]:
 
 
 def _shrinks(op: Op, spec: Spec) -> bool:
-    """Return whether an op makes a typical picture, or other value of the kind, smaller."""
+    """Return whether an op makes a typical value of its kind, such as a picture, smaller."""
     if spec.kind not in _TYPICAL:
         return False
     shape = _typical(spec)

@@ -1,10 +1,10 @@
-"""Estimate: predicts what every sample will cost at every cut, from what a recorder has seen.
+"""Estimate: predicts the cost of every sample at every cut, from the records of a recorder.
 
 The cost of a cut is the sum of parts, each of which is known from many samples::
 
     storage seconds = Σ over ops[:k] of trainer seconds × (storage : trainer of that op) + encoding
     trainer seconds = decoding + Σ over ops[k:] of trainer seconds
-    bytes           = those of the codec; known exactly for uncompressed values of one shape
+    bytes           = size of the codec's output; known exactly for uncompressed values of one shape
 
 Each part is predicted by a rule (see `model`) from the sizes of file, picture and box, and every rule states its error.
 The storage : trainer ratio of an op is the storage node's time for it divided by the rule's prediction for the trainer.
@@ -53,12 +53,12 @@ def estimate(
     """Return the predicted cost of every sample at every cut in an epoch.
 
     Args:
-        recorder: What has been measured.
+        recorder: The measurements so far.
         epoch: Epoch whose boxes are used.
         dataset: Fingerprint of the data set.
         provenance: Further notes on how the profile was made.
         is_early: Whether only a few records exist; cuts that were not tried are then left out.
-        relayed: Routes through relays that get a column, too; None if there are no relays.
+        relayed: Routes through relays that also get a column; None if there are no relays.
 
     Raises:
         ConfigError: No sample was sent raw, so the times of ops are not known, or no op can run near storage.
@@ -154,10 +154,10 @@ class _Estimate:
         )
 
     def with_relays(self, profile: Profile, relayed: Relayed) -> Profile:
-        """Return a profile with columns for routes through relays, put together from those of their cuts.
+        """Return a profile with columns for routes through relays, combined from the columns of their cuts.
 
-        Near storage a route costs what its first cut does, and at the trainer what the second does. The relay decodes
-        the first, runs the ops between, and encodes the second.
+        A route costs as much as its first cut near storage, and as much as its second at the trainer. The relay decodes
+        the first payload, runs the ops in between, and encodes the second.
         """
         routes = relayed.routes
         columns = [(profile.column(route.cuts[0]), profile.column(route.arrival)) for route in routes]
@@ -185,7 +185,7 @@ class _Estimate:
         )
 
     def _relay_seconds(self, route: Route, to_trainer: float, out: FloatTable) -> None:
-        """Fill in the CPU seconds of a relay, all samples."""
+        """Fill in the relay's CPU seconds for all samples."""
         first, cut = route.cuts[0], route.arrival
         begin = 1 if looks_ahead(first) else first.k
         assert self._op_s is not None
@@ -196,7 +196,7 @@ class _Estimate:
         out *= np.float32(to_trainer)
 
     def _timed(self, op_s: FloatTable) -> NDArray[np.intp]:
-        """Replace predictions with measurements of this epoch; return for which samples."""
+        """Replace predictions with measurements from this epoch; return which samples were measured."""
         if self._told.op_s is None:
             return np.zeros(0, np.intp)
         timed = np.flatnonzero(np.isfinite(self._told.op_s).all(axis=1))
@@ -204,7 +204,7 @@ class _Estimate:
         return timed
 
     def _sum(self, side: str, at: int, op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> None:
-        """Write down the seconds of the ops on one side of a cut; cuts after the same op have them in common."""
+        """Fill in the seconds of the ops on one side of a cut; cuts after the same op share them."""
         known = self._sums.get(side)
         if known is not None and known[0] == at:
             out[:] = known[1]
@@ -215,7 +215,7 @@ class _Estimate:
     def _costs(self, cut: Cut, op_s: FloatTable, costs: Sequence[FloatTable]) -> tuple[tuple[float | None, ...], int]:
         """Fill in bytes, storage and trainer seconds of all samples at a cut; return errors and number of records.
 
-        Written in place: fresh memory for a million samples costs page faults.
+        The results are written in place, since fresh memory for a million samples costs page faults.
         """
         sizes, there, here = costs
         first = 1 if looks_ahead(cut) else cut.k  # where the codec's decoder replaces Decode
@@ -264,7 +264,7 @@ class _Estimate:
         return found
 
     def _rule(self, name: str, cut: Cut, cost: Callable[[Record], float], prior: str) -> Fit | None:
-        """Return the rule for one part from the records of a cut, or from an earlier run while there are few."""
+        """Return the rule for one part from the records of a cut, or from an earlier run while records are few."""
         records = self._told.records[cut]
         before = self._told.rules.get(name)
         if records and (len(records) >= _FEW or before is None):
@@ -285,7 +285,7 @@ class _Estimate:
         return self._rows_by_cut[cut]
 
     def _storage_to_trainer(self) -> FloatTable:
-        """Return for each op how many times as long it takes near storage; 1 if unknown."""
+        """Return, for each op, the ratio of its time near storage to its time at the trainer; 1 if unknown."""
         ops = len(self._op_rules)
         there_s, here_s = np.zeros(ops), np.zeros(ops)
         for cut in self._cuts:
@@ -311,8 +311,8 @@ def seconds(op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> Non
     """Compute the total seconds that some ops take for every sample.
 
     A sum of columns rather than a matrix product: for a float32 matrix of exactly five columns OpenBLAS uses a kernel
-    that also reads uninitialised memory (seen in 0.3.31 on AVX-512). The result is right, but if that memory happens to
-    hold a signalling NaN, NumPy warns of an invalid value.
+    that also reads uninitialised memory (seen in 0.3.31 on AVX-512). The result is correct, but if that memory happens
+    to hold a signalling NaN, NumPy warns of an invalid value.
 
     Args:
         op_s: [samples, ops] seconds at the trainer.
@@ -333,7 +333,7 @@ def _beside(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
 
 
 def _scaled(costs: FloatTable, others: FloatTable) -> FloatTable:
-    """Return costs scaled to the mean of others, if there are any."""
+    """Return costs scaled to the mean of other costs, if there are any."""
     mean = float(costs.mean(dtype=np.float64))
     if not len(others) or not 0 < mean < np.inf:
         return costs

@@ -1,7 +1,7 @@
 """Decides which samples are cut, and how, while a profile is being made.
 
-Codecs cannot be timed from outside, so a small share of the samples is actually sent in each of them: work that has to
-be done anyway, done differently, with the same bits.
+Codecs cannot be timed from outside, so a small share of the samples is actually sent in each of them: the same work
+that has to be done anyway, in a different place, with the same bits.
 
 `explore` is for an epoch whose order is unknown, with a plan made at its end: the other samples are sent raw.
 `explore_first` is for an epoch that is planned while it runs: the first samples try the most promising cuts a few
@@ -36,10 +36,10 @@ _BEST = 2  # the most promising cuts are always tried often enough: they are sma
 
 
 def cuts_to_try(pipeline: Pipeline, cuts: Sequence[Cut]) -> list[Cut]:
-    """Return the cuts whose costs do not follow from the ops alone, and some that show how fast storage runs ops.
+    """Return the cuts whose costs do not follow from those of the ops, and some that show how fast storage runs ops.
 
-    The most promising come first: windows, then codecs, beginning with those that have least to encode and are made for
-    it, then uncompressed values, and last codecs of whole files, which are usually compressed already.
+    The most promising come first: windows, then codecs, beginning with those that have least to encode and are designed
+    for it, then uncompressed values, and finally codecs for whole files, which are usually already compressed.
     """
     last = max(cut.k for cut in cuts)
     tries = [
@@ -70,7 +70,7 @@ def explore(
         cuts: The columns.
         samples: Number of samples.
         share: Share of the samples to cut.
-        seed: Determines which ones are cut.
+        seed: Determines which samples are cut.
         among: The samples that will pass here, if others pass at other ranks; by default all.
         ranks: How many ranks share these samples in an unknown way; each has to learn from its part.
     """
@@ -94,7 +94,7 @@ def explore(
 
 @dataclass(frozen=True)
 class First:
-    """How to start an epoch about which nothing is known.
+    """The cuts with which to start an epoch about which nothing is known.
 
     Args:
         columns: A column of the cuts for every sample.
@@ -110,14 +110,14 @@ class First:
 def explore_first(
     pipeline: Pipeline, cuts: Sequence[Cut], samples: int, share: float, seed: int, row: NDArray[Any]
 ) -> First | None:
-    """Return how to start an epoch that is planned while it runs; None if it has too few samples.
+    """Return the cuts with which to start an epoch that is planned while it runs; None if it has too few samples.
 
     Args:
         pipeline: The pipeline to divide.
         cuts: The columns.
-        samples: How many there are.
+        samples: Number of samples.
         share: Share of the samples that are tried, including those at the start.
-        seed: Determines which ones.
+        seed: Determines which samples are tried.
         row: The samples in the order in which they will pass here.
     """
     tries = cuts_to_try(pipeline, cuts)

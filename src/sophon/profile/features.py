@@ -1,6 +1,6 @@
-"""What is known about every sample without touching it again: sizes of its file, its picture and the box it needs.
+"""Features of every sample, known without touching it again: sizes of its file, its picture and the box it needs.
 
-The box of any epoch is known beforehand, since random parameters depend on seed, epoch and sample alone.
+The box for any epoch is known in advance, since random parameters depend only on seed, epoch and sample.
 """
 
 from __future__ import annotations

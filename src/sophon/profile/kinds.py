@@ -1,8 +1,8 @@
-"""Kinds of data: what a sample's costs are predicted from, and the assumptions made before anything is measured.
+"""Kinds of data: the features that predict a sample's costs, and the assumptions made before anything is measured.
 
-One row for each kind of field that a pipeline may be for. A sample's costs depend on the size of its file; those of a
-picture also on how many pixels it has, and how many of them the next crop needs. Sound and volumes have other elements,
-and other axes, and the same features.
+The table has one row for each kind of field that a pipeline can process. A sample's costs depend on the size of its
+file; the costs of a picture also depend on its number of pixels, and on how many of them the next crop needs. Sound and
+volumes have other elements and axes, but the same features.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Kind:
 
     Args:
         name: Name of the kind of field.
-        features: What costs are predicted from: logarithms of these.
-        axes: How many axes the decoded value has.
-        priors: Slopes of a cost in the features until measurements say better, by what is predicted.
+        features: Sizes whose logarithms predict the costs.
+        axes: Number of axes of the decoded value.
+        priors: Slopes of each predicted cost in the features, used until there are measurements.
     """
 
     name: str
@@ -89,6 +89,6 @@ KINDS = {
 
 
 def kind_of(pipeline: Pipeline) -> Kind:
-    """Return the kind of samples that a pipeline is for."""
+    """Return the kind of samples that a pipeline processes."""
     first = pipeline.ops[0]
     return KINDS.get(first.data, KINDS[BYTES]) if isinstance(first, Decoder) else KINDS[BYTES]

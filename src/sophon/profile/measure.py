@@ -1,7 +1,8 @@
-"""Measures what every sample of a local data set costs at every cut, on this machine's clock.
+"""Measures the cost of every sample of a local data set at every cut, on this machine's clock.
 
 Both halves of each cut are run here, in one thread, by the thread's CPU clock. The trainer and the storage node may
-have different CPUs; a running loader learns that from the replies (see `recorder`), but a measurement here cannot.
+have different CPUs; a running loader learns the difference from the replies (see `recorder`), but a measurement here
+cannot.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The quantities measured for a sample at each route: the tables of a profile, with their units and names.
 
-A resource is spent by measures (`sophon.plan.resources`); a resource that is spent by something new needs a row here
+A resource is spent by measures (`sophon.plan.resources`); a resource that is spent by a new measure needs a row here
 first.
 """
 

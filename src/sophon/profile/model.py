@@ -1,4 +1,4 @@
-"""Predicts costs from what is known about a sample: the sizes of its file, its picture and the box it needs.
+"""Predicts costs from the known sizes of a sample: its file, its picture and the box it needs.
 
 Bytes and seconds of a sample are, roughly, products of powers of those sizes (a window has the file's bytes times the
 share of its area; decoding takes time per pixel and per byte), so their logarithms are linear in the logarithms of the
@@ -98,11 +98,11 @@ class Fit:
             told = None if error is None else float(error)
             fit = cls(int(rows), told, _floats(centre), _floats(slopes), *_floats((level, least, most)))
         except (TypeError, ValueError, OverflowError) as problem:
-            raise ConfigError(f"not a prediction rule: {problem}") from problem
+            raise ConfigError(f"this is not a prediction rule: {problem}") from problem
         numbers = np.array([fit.error or 0.0, *fit.centre, *fit.slopes, fit.level, fit.least, fit.most])
         fits = len(fit.centre) == len(fit.slopes) and bool((np.abs(numbers) < _ANY).all())  # and not NaN
         if not fits or not 0 <= fit.least <= fit.most:
-            raise ConfigError("not a prediction rule: its numbers do not fit together")
+            raise ConfigError("this is not a prediction rule: its numbers do not fit together")
         return fit
 
 

@@ -1,4 +1,4 @@
-"""Recorder: what a running loader learns about costs.
+"""Recorder: the costs that a running loader measures.
 
 Every sample that passes gives information. A sample that is sent raw gives the time of each op at the trainer and the
 size of its picture (the paper's second stage). A sample that is cut gives, for that cut, the bytes on the link, the
@@ -61,7 +61,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Storage:
-    """What a storage node reports about a sample: CPU seconds in total and by op, size of file and picture."""
+    """A storage node's report about a sample: CPU seconds in total and by op, size of file and picture."""
 
     cpu_s: float = 0.0
     op_s: Sequence[float] = ()
@@ -81,7 +81,7 @@ class Known:
         refused: [samples, cuts] true where the cut is impossible for the sample.
         records: Measurements, by cut.
         record_areas: Pixels that the pass of each record needed, by cut.
-        rules: Rules of an earlier run, by what they predict.
+        rules: Rules of an earlier run, by the cost that they predict.
         ratios: Storage : trainer ratios of an earlier run, by op.
     """
 
@@ -154,7 +154,7 @@ class Recorder:
             cut: The cut.
             payload_bytes: Bytes on the link.
             trace: Cost of the trainer's part.
-            storage: What the storage node reports about its part.
+            storage: The storage node's report about its part.
         """
         if cut not in self._column:
             return
@@ -205,10 +205,10 @@ class Recorder:
         """Start from the results of an earlier run.
 
         Raises:
-            ArtifactError: The profile was not made by a loader of this job. Nothing is taken from it.
+            ArtifactError: The profile was not made by a loader of this job, and is not used.
         """
         if len(profile) != len(self):
-            raise ArtifactError(f"the profile has {len(profile):,} samples, the data set {len(self):,}")
+            raise ArtifactError(f"the profile has {len(profile):,} samples, but the data set has {len(self):,}")
         rules, ratios = self._learnt(profile)
         with self._lock:
             self._raw_bytes[:] = profile.payload_bytes[:, profile.column(RAW)]
@@ -235,10 +235,10 @@ class Recorder:
             raise ArtifactError(f"the profile does not say how its costs were predicted ({error})") from error
         fits = len(ratios) == ops and all(f"op {position}" in rules for position in range(ops))
         if not fits or not all(0 < ratio < math.inf for ratio in ratios):
-            raise ArtifactError(f"the profile does not say what each of the {ops} ops costs on both sides")
+            raise ArtifactError(f"the profile lacks the cost of each of the {ops} ops on both sides")
         odd = [name for name, rule in rules.items() if len(rule.slopes) != len(self._kind.features)]
         if odd:
-            raise ArtifactError(f"the profile predicts {odd[0][:40]!r} from other features than this release")
+            raise ArtifactError(f"the profile predicts {odd[0][:40]!r} from different features than this release does")
         return rules, ratios
 
     def known(self, epoch: int) -> Known:

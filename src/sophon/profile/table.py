@@ -7,7 +7,7 @@ them. float32 is exact for payloads up to 16 MiB and off by less than one part i
 repeatability of any clock or link.
 
 Without a relay a route is one cut (`sophon.codec.route`). If the samples are on several nodes, `parts` says which node
-has which.
+has which samples.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PART = "part"
 
 @dataclass(frozen=True)
 class Quality:
-    """How good one route's predicted entries are, measured on samples held out from the fit.
+    """The quality of one route's predictions, measured on samples held out from the fit.
 
     An error is None if too few samples were measured to know it.
 
@@ -58,7 +58,7 @@ class Quality:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What every sample costs at every route.
+    """The cost of every sample at every route.
 
     Args:
         routes: One per column; a cut stands for the route with only that cut. `0:raw` must be among them and legal for
@@ -73,7 +73,7 @@ class Profile:
         provenance: How the profile was made: a JSON object.
         sizes: [samples, axes] height and width of each picture, or the size of another kind of value, 0 if not known;
             None if that was not measured.
-        resize_k: How many ops make pictures of one size; None if none do, or if that is not known.
+        resize_k: Number of ops after which all pictures have one size; None if they never do, or if unknown.
         more: Tables of optional measures, by name.
         parts: Number of the part that each sample is in, and thus of the node that has it; None if there is only one
             part.
@@ -101,7 +101,7 @@ class Profile:
             object.__setattr__(self, name, _frozen(getattr(self, name), name, len(routes), np.float32))
         odd = [name for name in self.more if name not in OPTIONAL]
         if odd:
-            raise ConfigError(f"{odd[0]!r} is not a known measure; known are {', '.join(OPTIONAL)}.")
+            raise ConfigError(f"{odd[0]!r} is not a known measure; choose from {', '.join(OPTIONAL)}.")
         more = {name: _frozen(table, name, len(routes), np.float32) for name, table in self.more.items()}
         object.__setattr__(self, "more", more)
         if self.measured is not None:
@@ -123,7 +123,9 @@ class Profile:
         if self.sizes is not None and int(self.sizes.min()) < 0:
             raise ConfigError("a picture has a negative side; give 0 for an unknown size.")
         if self.quality and len(self.quality) != len(routes):
-            raise ConfigError(f"{len(self.quality)} qualities for {len(routes)} cuts; give one per cut, or none.")
+            raise ConfigError(
+                f"there are {len(self.quality)} qualities for {len(routes)} cuts; give one per cut, or none."
+            )
         object.__setattr__(self, "_illegal", self._check_values())
 
     def __len__(self) -> int:
@@ -177,7 +179,7 @@ class Profile:
             raise ConfigError(f"cut {way} was not profiled; choose one of {known}, or profile it.") from None
 
     def raw_columns(self) -> tuple[int, ...]:
-        """Return the columns of direct routes whose codec is `raw`, by rising k: the cuts considered in the papers."""
+        """Return the columns of direct routes with codec `raw`, in ascending order of k, as in the papers."""
         direct = [column for column, route in enumerate(self.routes) if route.is_direct]
         raw = [column for column in direct if self.routes[column].arrival.codec == "raw"]
         return tuple(sorted(raw, key=lambda column: self.routes[column].arrival.k))
@@ -204,7 +206,7 @@ class Profile:
         )
 
     def explain(self) -> str:
-        """Return a summary in words: one line per route, and how much of it was measured."""
+        """Return a summary in words: one line per route, with the number of measurements."""
         lines = [f"{len(self):,} samples; means per sample:"]
         for column, route in enumerate(self.routes):
             legal = np.isfinite(self.payload_bytes[:, column])
@@ -261,7 +263,7 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a profile that `save` wrote.
+        """Read a profile written by `save`.
 
         Raises:
             ArtifactError: The file is missing, damaged, of another kind or version, or holds impossible
@@ -387,8 +389,8 @@ def _route(way: Cut | Route) -> Route:
         return Route.of(way)
     except ConfigError:
         raise ConfigError(
-            f"a profile with a cut {way!s} cannot be planned with; give 1 to {MAX_CUTS} different cuts, {RAW} among "
-            "them."
+            f"a plan cannot be made from a profile with a cut {way!s}; give 1 to {MAX_CUTS} different cuts, {RAW} "
+            "among them."
         ) from None
 
 
@@ -396,7 +398,7 @@ def _check_routes(routes: Sequence[Route]) -> None:
     if not 0 < len(routes) <= MAX_CUTS or len(set(routes)) != len(routes) or UNTOUCHED not in routes:
         shown = ", ".join(map(str, routes[:8]))
         raise ConfigError(
-            f"a profile of {len(routes)} cuts ({shown}) cannot be planned with; give 1 to {MAX_CUTS} different "
+            f"a plan cannot be made from a profile of {len(routes)} cuts ({shown}); give 1 to {MAX_CUTS} different "
             f"cuts, {RAW} among them."
         )
 
@@ -411,13 +413,13 @@ def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) ->
 
 
 def _axes(sizes: NDArray[Any]) -> int:
-    """Return the number of axes of sizes; that of pictures if the number is invalid, which `_frozen` then reports."""
+    """Return the number of axes of sizes, or of pictures if it is invalid, which `_frozen` then reports."""
     return sizes.shape[1] if np.ndim(sizes) == 2 and sizes.shape[1] in _SIDES else 2
 
 
 def _read_axes(said: Any) -> int:
-    """Return the number of axes that a file declares; releases before there were others than 2 wrote a truth value."""
+    """Return the number of axes that a file declares; early releases, with always 2 axes, wrote a boolean."""
     axes = 2 if said is True else int(said)
     if axes not in (0, *_SIDES):
-        raise ValueError(f"sizes along {axes} axes are not known")
+        raise ValueError(f"sizes along {axes} axes are not supported")
     return axes

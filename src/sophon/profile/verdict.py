@@ -1,4 +1,4 @@
-"""Verdict: which of consumer, link, store, storage CPU and trainer CPU holds training back, and by how much."""
+"""Verdict: which of consumer, link, store, storage CPU and trainer CPU limits training, and by how much."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _EVEN = 1.1  # two rates closer than this count as equal
 
 @dataclass(frozen=True)
 class Verdict:
-    """Samples per second of each part, run alone.
+    """Samples per second of each part on its own.
 
     Args:
         consumer_per_s: The training loop: its step and, in a loader, making batches; infinite if unknown.
         io_per_s: Fetching raw bytes; infinite if there is no link.
         cpu_per_s: Preprocessing raw bytes.
-        store_per_s: Reading raw bytes from the store; infinite if it never held anything up.
-        storage_per_s: Cutting samples near storage; infinite if that never held anything up.
+        store_per_s: Reading raw bytes from the store; infinite if it never was the bottleneck.
+        storage_per_s: Cutting samples near storage; infinite if that never was the bottleneck.
     """
 
     consumer_per_s: float
@@ -34,7 +34,7 @@ class Verdict:
         for name in ("consumer_per_s", "io_per_s", "cpu_per_s", "store_per_s", "storage_per_s"):
             rate = getattr(self, name)
             if not rate > 0:
-                raise ConfigError(f"{name} is {rate}; a rate above zero was expected: measure at least one batch")
+                raise ConfigError(f"{name} is {rate}, expected a rate above zero; measure at least one batch")
 
     @property
     def bound(self) -> str:
@@ -43,7 +43,7 @@ class Verdict:
 
     @property
     def samples_per_s(self) -> float:
-        """The rate of all parts together when they overlap: that of the slowest."""
+        """The rate of all parts together when they overlap, which is the rate of the slowest."""
         return self._ranked[0][1]
 
     @property
@@ -86,7 +86,7 @@ class Verdict:
         return {part: format_rate(rate) if math.isfinite(rate) else missing[part] for part, rate in rates.items()}
 
     def explain(self) -> str:
-        """Return the verdict in words, with what offloading would do."""
+        """Return the verdict in words, with the likely effect of offloading."""
         (slowest, rate), (second, next_rate), *_ = self._ranked
         lines = [", ".join(f"{part} {shown}" for part, shown in self._shown().items()) + "."]
         if math.isfinite(self.consumer_per_s):
@@ -136,6 +136,6 @@ _ADVICE = {
     "files (tar shards), or a second node with a copy would help.",
     "storage-CPU": "Too much is offloaded: ops and codecs near storage take longer than anything else. Give the "
     "storage node more cores, or use policy 'optimal', which cuts only as many samples as its cores keep up with.",
-    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. If it has none, relays "
-    "(`sophon relay`) bring theirs. While cores are idle here, more workers help too.",
+    "CPU": "Offloading helps if storage has cores to spare: policy 'optimal' moves ops there. If it "
+    "has none, relays (`sophon relay`) add theirs. While cores are idle here, more workers help too.",
 }

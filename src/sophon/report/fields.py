@@ -33,7 +33,7 @@ def numbers(row: Mapping[str, Any], key: str) -> tuple[float, ...]:
 
 
 def text(row: Mapping[str, Any], key: str, default: str = "") -> str:
-    """Return a text, cut to a length that a page can hold."""
+    """Return a string, cut to a length that a page can hold."""
     value = row.get(key)
     return default if value is None else str(value)[:_LONGEST_TEXT]
 

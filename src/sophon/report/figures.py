@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from sophon.report.chart import Bar, Bars, Line, Lines
 from sophon.report.palette import bottleneck_tint
 
-OPS_ALONE = ("ops alone, as in the paper", "third")
+OPS_ALONE = ("ops only, as in the paper", "third")
 ALL_EXACT = ("all exact codecs", "first")
 """Label and tint of the two lines of `efficiency`."""
 

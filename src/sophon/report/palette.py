@@ -1,6 +1,6 @@
 """Colours: one for each policy, cut and bottleneck, the same in every figure, on light and on dark pages.
 
-Policies are those of Okabe and Ito, cuts and bottlenecks those of Paul Tol (muted and bright): sets made for
+Policies use the colours of Okabe and Ito, cuts and bottlenecks those of Paul Tol (muted and bright): sets made for
 colour-blind readers, which also differ in lightness. A figure is drawn in the light colours; on the page each becomes a
 CSS variable of the tint's name, so that no two tints may share a light colour (`tests/report/test_palette.py`).
 """

@@ -230,7 +230,7 @@ def _efficiency(figure: Mapping[str, Any]) -> list[Chart]:
             said = number(part(part(figure, "paper"), name), "zero_share")
             theirs = "" if said is None else f" (the paper: {show(said, 'share')})"
             title = f"{_SETS.get(name, name)}: bytes saved per CPU second near storage"
-            caption = f"Smallest saving first; with ops alone {show(zero, 'share')} save nothing{theirs}."
+            caption = f"Smallest saving first; with ops only {show(zero, 'share')} save nothing{theirs}."
             charts.append(figures.efficiency(f"efficiency-{_slug(name)}", title, caption, lines))
     return charts
 

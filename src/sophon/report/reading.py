@@ -35,17 +35,19 @@ def read_source(path: str | os.PathLike[str]) -> Source:
         return _read_artifact(place)
     if len(head) > MAX_RESULT_BYTES:
         raise ArtifactError(
-            f"{place}: more than {MAX_RESULT_BYTES:,} bytes of text; a result of `bench paper` was expected."
+            f"{place}: the file has more than {MAX_RESULT_BYTES:,} bytes of text; a result of `bench paper` was "
+            "expected."
         )
     try:
         result = json.loads(head)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(
-            f"{place}: neither JSON nor a file that sophon saved; give a result of `sophon bench paper --json`, a "
+            f"{place}: the file is neither JSON nor a file that sophon saved; give a result of `sophon bench paper "
+            "--json`, a "
             "profile or a plan."
         ) from error
     if not isinstance(result, dict) or not isinstance(result.get("policies"), dict):
-        raise ArtifactError(f"{place}: JSON without policies; give the output of `sophon bench paper --json FILE`.")
+        raise ArtifactError(f"{place}: the JSON has no policies; give the output of `sophon bench paper --json FILE`.")
     return result
 
 
@@ -55,4 +57,4 @@ def _read_artifact(path: Path) -> Source:
         return Plan.load(path)
     if kind == PROFILE:
         return Profile.load(path)
-    raise ArtifactError(f"{path}: it is a {kind[:40]}; a result, a profile or a plan was expected.")
+    raise ArtifactError(f"{path}: the file is a {kind[:40]}; a result, a profile or a plan was expected.")

@@ -28,7 +28,7 @@ def facts_of(source: Source, *, profile: Profile | None = None, resources: Resou
         resources: Resources to plan for, with a profile.
     """
     if not isinstance(source, Plan) and profile is not None:
-        raise ConfigError("--profile goes with a plan, and this file is not a plan: leave it out.")
+        raise ConfigError("--profile is for a plan, and this file is not a plan: leave it out.")
     if not isinstance(source, Profile) and resources is not None:
         raise ConfigError(
             "a plan or a result contains its own link and cores; give --link and cores only with a profile."

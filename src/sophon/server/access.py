@@ -94,7 +94,9 @@ class Tokens:
             unknown = sorted(set(datasets) - {"*"} - names) if names is not None else []
             if unknown:
                 there = ", ".join(sorted(names or ())) or "none"
-                raise ConfigError(f"{where}, line {number}: there is no data set {unknown[0]!r} here; there is {there}")
+                raise ConfigError(
+                    f"{where}, line {number}: there is no data set {unknown[0]!r} here; available: {there}"
+                )
             if digest in entries:
                 raise ConfigError(
                     f"{where}, line {number}: this token is listed twice; name all its data sets on one line"
@@ -123,7 +125,9 @@ class Tokens:
             if hmac.compare_digest(known, digest):
                 found = rights
         if found is None:
-            raise AccessError("this node does not know the token that was sent; compare it with its --token-file")
+            raise AccessError(
+                "this node does not know the token that was sent; compare it with the node's --token-file"
+            )
         return found
 
 
@@ -234,7 +238,7 @@ def _text(path: Path, what: str) -> str:
             f"{what} {path} cannot be read: {error.strerror}; check the path and its permissions"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{what} {path} is not text") from error
+        raise ConfigError(f"{what} {path} is not a text file") from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -128,7 +128,7 @@ class Executor:
         return answer
 
     def tried(self, spec: dict[str, Any], tenant: int) -> dict[str, Any]:
-        """Return what the ops of a pipeline give here, for the answer to a trainer."""
+        """Return which ops of a pipeline can run here, with digests of their results, for the answer to a trainer."""
         pipeline, reason = self.known_part(spec, tenant)
         found, problem = ([], "") if pipeline is None else self._probe(pipeline, tenant)
         return {
@@ -214,7 +214,8 @@ class Executor:
         self.check_versions(request)
         if request.columns_digest not in ("", store.manifest.columns_digest):
             raise ConfigError(
-                f"data set {request.dataset} has other values in its columns here than the trainer started with; the "
+                f"data set {request.dataset} has different column values here from those that the trainer started "
+                "with; the "
                 "files have changed: start the run again"
             )
         unknown = [name for name in request.columns if name != "id" and name not in store.manifest.columns.column_names]
@@ -263,7 +264,7 @@ class Executor:
         limits = self.limits
         if len(request.samples) > limits.request_samples:
             raise ConfigError(
-                f"a request for {len(request.samples):,} samples; this node accepts at most "
+                f"the request is for {len(request.samples):,} samples; this node accepts at most "
                 f"{limits.request_samples:,}: ask for fewer at once, or raise --max-request-samples there"
             )
         sizes = store.manifest.sizes[list(request.samples)] if request.samples else np.zeros(0, np.int64)
@@ -271,7 +272,7 @@ class Executor:
         size_bytes = int(sizes[sizes <= limits.sample_bytes].sum())
         if size_bytes > limits.request_bytes:
             raise ConfigError(
-                f"a request for {format_bytes(size_bytes)}; this node accepts at most "
+                f"the request is for {format_bytes(size_bytes)}; this node accepts at most "
                 f"{format_bytes(limits.request_bytes)}: ask for fewer samples at once, or raise --max-request-bytes "
                 "there"
             )
@@ -287,12 +288,12 @@ class Executor:
             return self._stores[name]
         there_is = ", ".join(names) or "none"
         if rights.datasets is None:
-            raise ConfigError(f"no data set {name[:80]!r} here; there is {there_is}")
+            raise ConfigError(f"no data set {name[:80]!r} here; available: {there_is}")
         # The same words whether it exists or not: a token reveals nothing about data sets it does not open.
         raise AccessError(f"this token may not read a data set {name[:80]!r}; it may read {there_is}")
 
     def _paid_list(self, tenant: int, work: Callable[[], T], size_bytes: int = 0) -> T:
-        """Make a long answer at a tenant's expense, which it takes more of to send."""
+        """Make a long answer at a tenant's expense; sending it is charged too."""
         return self._toll.pay(tenant, work, max(_LIST_S, size_bytes * _SEND_S_PER_BYTE))
 
     def _narrowed(self, store: Store, fields: tuple[str, ...], tenant: int) -> Store:

@@ -74,7 +74,7 @@ def rights_of(context: flight.ServerCallContext) -> Rights:
 
 
 def authorization_of(headers: Mapping[str, list[str]]) -> str | None:
-    """Return the one authorization header of a call; None if there is none, or are several."""
+    """Return the one authorization header of a call; None if there is none or more than one."""
     for name, values in headers.items():
         if name.lower() == "authorization":
             value = values[0] if len(values) == 1 else None

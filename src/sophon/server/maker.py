@@ -30,7 +30,7 @@ class ChildLost(Exception):  # noqa: N818 - an event; it is answered with a smal
 
 
 class NoSpace(Exception):  # noqa: N818 - as above
-    """A payload is larger than what may be held."""
+    """A payload is too large to be held."""
 
 
 Claim: TypeAlias = Callable[[int], bool]  # called to reserve space for a number of bytes
@@ -57,7 +57,7 @@ class Maker(ABC):
     ) -> Payload:
         """Return the payload of one sample; raise whatever decoders, codecs and ops raise, or `ChildLost`.
 
-        A route is for a relay: the data is what came at its first cut.
+        Only a relay gets a route; the data is then the payload of its first cut.
 
         If there is a trace, it receives the CPU seconds of each op and the size of the picture. A payload for
         which `claim` finds no space is dropped where it was made, and `NoSpace` is raised.

@@ -72,13 +72,15 @@ class _Buckets(Collector):
         for name, text in _BUCKET_SUMS.items():
             yield CounterMetricFamily(f"sophon_bucket_{name}", text, sums[name])
         gets, size_bytes = int(sums["gets"] + sums["hedges"]), int(sums["get_bytes"] + sums["hedge_bytes"])
-        yield CounterMetricFamily("sophon_bucket_price", "Cost of these requests", self._prices.of(gets, size_bytes))
+        yield CounterMetricFamily(
+            "sophon_bucket_price", "Cost of the requests to object stores", self._prices.of(gets, size_bytes)
+        )
 
 
 _BUCKET_SUMS = {
     "gets": "Requests to object stores that were answered",
-    "get_bytes": "Bytes returned by these",
-    "index_bytes": "Bytes of window indexes among them",
+    "get_bytes": "Bytes returned by object stores",
+    "index_bytes": "Bytes of window indexes returned by object stores",
     "retries": "Repeated requests to object stores",
     "slow_downs": "How often an object store asked for fewer requests",
     "hedges": "Second requests to object stores for late answers",

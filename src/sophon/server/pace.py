@@ -40,8 +40,8 @@ class Pace:
         """Return how many bytes of raw samples to send at once, of those that a request still has.
 
         On a slow link the last ones are sent in smaller batches: the trainer starts on a sample when its batch has
-        arrived, and work after the last byte cannot overlap with the transfer. What would leave a very small batch is
-        sent whole, since each batch costs the node as much CPU as 200 KB of payload.
+        arrived, and work after the last byte cannot overlap with the transfer. Samples that would leave a very small
+        batch behind are sent in one piece, since each batch costs the node as much CPU as 200 KB of payload.
         """
         if self.run_bytes >= left_bytes and self.run_bytes >= MOST_BYTES:
             return self.run_bytes

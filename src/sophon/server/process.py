@@ -51,7 +51,7 @@ class ServerConfig:
         host: Address to listen on.
         port: Port to listen on; 0 for any free one.
         cores: CPU cores for ops; fractions allowed, 0 for none.
-        limit_bytes_per_s: Limit on what is sent, or None.
+        limit_bytes_per_s: Limit on the sending rate, or None.
         metrics_port: HTTP port for health and metrics, 0 for any free one, None for none.
         ready_file: File to write once requests are accepted: JSON with url, port, metrics_port and pid.
         patience_s: Longest time a sample waits for a core before it is sent raw.
@@ -114,7 +114,7 @@ def run_executor(
     on_ready: Callable[[Ready], None],
     stores: Mapping[str, Store] = MappingProxyType({}),
 ) -> bool:
-    """Answer requests by an executor of any kind; see `run_server`.
+    """Answer requests with an executor of any kind; see `run_server`.
 
     Args:
         make: Returns the executor, given CPU for ops and where ops run.
@@ -226,7 +226,7 @@ def _url(config: ServerConfig, port: int) -> str:
 
 
 def _check_place(config: ServerConfig) -> None:
-    """Check that the address is free and ours; gRPC would only log it."""
+    """Check that the address is free and belongs to this host; gRPC would only log it."""
     config.access.check_place(config.host)
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]

@@ -76,7 +76,9 @@ class typed_errors:  # noqa: N801 - reads as a statement
             # No cause, so that nothing but the text and what `link.telling` allows is sent.
             raise _flight_error(error)(told_text(error), extra_info=error_to_json(error).encode()) from None
         _LOG.error("a request failed", exc_info=error)
-        raise flight.FlightServerError("an internal error of this node, shown in its log; please report it") from None
+        raise flight.FlightServerError(
+            "this node had an internal error, which its log shows; please report it"
+        ) from None
 
 
 def _flight_error(error: Error) -> Any:

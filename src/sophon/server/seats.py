@@ -56,14 +56,14 @@ class Seats:
 
     @property
     def largest_bytes(self) -> int:
-        """The largest file that may be held at all."""
+        """Size of the largest file that may be held."""
         return max(self._share_bytes, FREE_BYTES)
 
     def hold(self, size_bytes: int, tenant: int = 0, *, is_certain: bool = True) -> bool:
-        """Add to the bytes that are held, negative to subtract, if there is space; return whether there is.
+        """Add to the bytes that are held, or subtract if negative, provided there is space; return whether there is.
 
         Args:
-            size_bytes: How many.
+            size_bytes: Number of bytes.
             tenant: Number of the tenant.
             is_certain: Whether to add them even if there is no space.
         """
@@ -84,7 +84,7 @@ class Seats:
         )
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until less is held, or until the time is over."""
+        """Wait until fewer bytes are held, or until the time is over."""
         with self._lock:
             self._freed.wait(timeout_s)
 
@@ -114,7 +114,7 @@ class Seat:
 
     @property
     def largest_bytes(self) -> int:
-        """The largest file that may be held at all."""
+        """Size of the largest file that may be held."""
         return self._seats.largest_bytes
 
     def has_space(self, size_bytes: int) -> bool:
@@ -125,10 +125,10 @@ class Seat:
         return self._held_bytes + size_bytes <= FREE_BYTES
 
     def hold(self, size_bytes: int, *, is_certain: bool = True) -> bool:
-        """Add to the bytes that this request holds, negative to subtract, if there is space; return whether there is.
+        """Add to the bytes that this request holds, or subtract if negative; return whether there was space.
 
         Args:
-            size_bytes: How many.
+            size_bytes: Number of bytes.
             is_certain: Whether to add them even if there is no space.
         """
         with self._lock:
@@ -139,7 +139,7 @@ class Seat:
             return True
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until less is held by all, or until the time is over."""
+        """Wait until all requests together hold fewer bytes, or until the time is over."""
         self._seats.wait(timeout_s)
 
     def leave(self) -> None:

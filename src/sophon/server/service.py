@@ -151,7 +151,7 @@ class Service(Refusing):
             if action.type == "listing":
                 seat = self._seats.enter(rights.tenant)
                 return _seated(seat, self._executor.listing(self._message(action, rights), rights))
-        raise flight.FlightServerError(f"no action {action.type!r:.80}; there is open, list, sizes and listing")
+        raise flight.FlightServerError(f"no action {action.type!r:.80}; choose from open, list, sizes and listing")
 
     def _message(self, action: flight.Action, rights: Rights) -> dict[str, Any]:
         return self._executor.parsed(parse_json, action.body.to_pybytes(), rights.tenant)
@@ -256,8 +256,8 @@ def _actions() -> list[tuple[str, str]]:
     return [
         ("open", "describe a data set and check a pipeline (JSON)"),
         ("list", "names of the data sets"),
-        ("sizes", "bytes of every file of a data set"),
-        ("listing", "ids, bytes and labels of the samples of a data set, piece by piece"),
+        ("sizes", "sizes of a data set's files"),
+        ("listing", "ids, bytes and labels of a data set's samples, piece by piece"),
     ]
 
 

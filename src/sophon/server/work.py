@@ -81,7 +81,7 @@ class _Came(NamedTuple):
 
 
 class Space:
-    """The space for a payload, which replaces that of the file it is made from.
+    """The space for a payload, which replaces the space of the file it is made from.
 
     Args:
         seat: Seat of the request.
@@ -227,7 +227,7 @@ class Work:
         return self._raw_under_way > 0 or self._cut_under_way > 0
 
     def _divided(self, in_runs: bool) -> tuple[list[int], deque[int]]:
-        """Return the positions that are started one by one, and those of raw samples that may come in runs."""
+        """Return the positions that are started one by one, and the positions of raw samples that may come in runs."""
         count = len(self._request.cuts)
         if not in_runs:
             return list(range(count)), deque()
@@ -392,7 +392,7 @@ class Work:
             raise
 
     def _window(self, position: int) -> Windowed | None:
-        """Return a window read from an object store by its index, if that is less than the whole object."""
+        """Return a window read from an object store with its index, if it is smaller than the whole object."""
         bands, request = bands_of(self._store), self._request
         cut = request.cuts[position]
         if bands is None or request.fields or self._pipeline is None:
@@ -440,7 +440,7 @@ class Work:
         return self._taken(_Came(reply, cut_samples=1))
 
     def _waited(self, start_s: float, begun: _Begun | None) -> None:
-        """Count a wait: as waiting for ops once one had started, and for the store before that."""
+        """Count a wait: the time since an op started as waiting for ops, the time before as waiting for the store."""
         now_s = time.monotonic()
         computing_s = 0.0 if begun is None else min(now_s - start_s, now_s - begun.since_s)
         self._clock.computing_s += computing_s

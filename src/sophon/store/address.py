@@ -70,12 +70,12 @@ Place: TypeAlias = Path | Address
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is the address of an object store rather than a path."""
+    """Return whether a string is the address of an object store rather than a path."""
     return _FORM.match(text) is not None
 
 
 def parse_address(text: str) -> Address:
-    """Return the address that a text names.
+    """Parse the address of an object store.
 
     Raises:
         ConfigError: There is no bucket, or the address contains a secret that would show up in logs.
@@ -86,8 +86,8 @@ def parse_address(text: str) -> Address:
     scheme, bucket, key = match[1].lower(), match[2], match[3].strip("/")
     if "@" in bucket or (scheme.startswith("http") and "?" in key):  # neither is repeated here
         raise ConfigError(
-            f"an address of {scheme}:// with a password or a signature in it would end up in logs; remove it, and "
-            "give credentials in environment variables"
+            f"a password or signature in a {scheme}:// address would end up in logs; remove it, "
+            "and give credentials in environment variables"
         )
     if "//" in f"/{key}" or any(part in (".", "..") for part in key.split("/")):
         raise ConfigError(f"{text!r:.200}: empty parts, '.' and '..' are not allowed in the names of objects")

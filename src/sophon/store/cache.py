@@ -81,7 +81,7 @@ class ManifestCache:
         self._folder = None
 
     def load(self, path: Place, options: str = "") -> Manifest | None:
-        """Return the manifest kept for a path and its options, or None if there is none that can be used."""
+        """Return the manifest kept for a path and its options, or None if no usable one exists."""
         file = self._file(path, options)
         if file is None or not file.is_file():
             return None
@@ -101,7 +101,7 @@ class ManifestCache:
         Args:
             path: Path of the data set.
             manifest: The manifest of the data set.
-            listed_at_s: When listing began, in the seconds of `time.time()`.
+            listed_at_s: Time at which listing began, from `time.time()`.
             options: The options after the path, and anything else that determines the result.
         """
         file = self._file(path, options)

@@ -4,7 +4,7 @@ They are made where the files are trusted (`sophon index --digests FILE`), and k
 would forge them too.
 
 File layout: `artifact`, format ``digests``, with the columns ``low`` and ``high`` (the halves of a BLAKE2b digest of
-128 bits) and ``label`` (-1 where there is none).
+128 bits) and ``label`` (-1 if a sample has none).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Digests:
     Args:
         fingerprint: Fingerprint of the data set.
         halves: Two numbers for each sample.
-        labels: Label of each sample, -1 where it has none.
+        labels: Label of each sample, -1 if it has none.
     """
 
     def __init__(self, fingerprint: str, halves: NDArray[np.uint64], labels: NDArray[np.int64]) -> None:
@@ -63,21 +63,21 @@ class Digests:
         return digest_of(self._halves.tobytes() + self._labels.tobytes()).hex()[:16]
 
     def problem(self, sample: int, data: bytes | memoryview, label: int | None) -> str | None:
-        """Return what is wrong with a sample's file or label; None if both are correct."""
+        """Return the problem with a sample's file or label; None if both are correct."""
         if not 0 <= sample < len(self):
             return f"there are digests for only {len(self):,} samples"
         found, expected = digest_of(data), self._halves[sample].astype("<u8").tobytes()
         if found != expected:
-            return f"{len(data):,} bytes with the digest {found.hex()}, not {expected.hex()}"
+            return f"{len(data):,} bytes with digest {found.hex()}, expected {expected.hex()}"
         said, true = NO_LABEL if label is None else label, int(self._labels[sample])
-        return None if said == true else f"the label {said}, not {true}"
+        return None if said == true else f"label {said}, expected {true}"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Digests:
-        """Read a file of digests.
+        """Read a digest file.
 
         Raises:
-            ArtifactError: It is missing, damaged, or not a file of digests.
+            ArtifactError: The file is missing, damaged, or not a digest file.
         """
         with load(path, format=_FORMAT, version=_VERSION) as file:
             file.require_columns(_COLUMNS)

@@ -24,7 +24,7 @@ FOREGROUND: Final = "foreground"
 BYTES: Final = "bytes"
 """Anything else; only the user's code looks inside."""
 MASK: Final = "mask"
-"""An encoded picture of one channel that holds the class or object of every pixel."""
+"""An encoded one-channel picture that holds the class or object of every pixel."""
 BOXES: Final = "boxes"
 """float32, four numbers per box; their meaning follows a colon: ``boxes:xyxy``, or "relative" for YOLO's fractions."""
 BOX_FORMATS: Final = ("xyxy", "xywh", "cxcywh", "relative")
@@ -58,7 +58,7 @@ class Field:
     """One named value of every sample of a data set.
 
     Args:
-        name: Its name; in tar shards the ending of its members.
+        name: Its name; in tar shards, the ending of its members.
         kind: "picture", "mask", "boxes:xywh" … A release that does not know a kind passes it on as bytes.
     """
 
@@ -114,6 +114,6 @@ def chosen(fields: tuple[Field, ...], names: Iterable[str]) -> tuple[Field, ...]
     known = {field.name: field for field in fields}
     for name in wanted:
         if name not in known:
-            there_is = f"there is {', '.join(known)}" if known else "its samples are single files"
+            there_is = f"choose from {', '.join(known)}" if known else "its samples are single files"
             raise ConfigError(f"the data set has no field {name[:80]!r}; {there_is}")
     return fields[:1] + tuple(known[name] for name in wanted if name != fields[0].name)

@@ -133,11 +133,11 @@ class FolderStore(Store):
             return False
 
     def changed_ns(self, index: int) -> int:
-        """Return the modification time of a picture's file, in nanoseconds."""
+        """Return the modification time of a picture file, in nanoseconds."""
         return self._stat(index).st_mtime_ns
 
     def stamp(self, index: int) -> str:
-        """Return the times of a picture's file."""
+        """Return the modification and change times of a picture file."""
         return stamp_of(self._stat(index))
 
     def _stat(self, index: int) -> os.stat_result:
@@ -165,7 +165,7 @@ class FolderStore(Store):
             return fill(fd, space)
 
     def read_run(self, indexes: Sequence[int], space: memoryview) -> tuple[list[int], dict[int, StoreError]]:
-        """Read several files; same result as one by one, with less overhead for each file that is in order."""
+        """Read several files with less overhead per intact file; the result is the same as one by one."""
         if self._closed or self._odd_paths is not None:
             return super().read_run(indexes, space)
         names = self.manifest.ids.take(pa.array(indexes, pa.int64()))
@@ -215,7 +215,7 @@ class FolderStore(Store):
 
     @contextmanager
     def _opened(self, index: int) -> Iterator[int]:
-        """Open a picture's file; errors from opening or reading it name the sample."""
+        """Open a picture file; errors from opening or reading it name the sample."""
         path = self._path(index)
         try:
             # O_NONBLOCK, so as not to wait forever if a pipe has replaced a picture.
@@ -256,7 +256,7 @@ class FolderStore(Store):
 def check_inside(manifest: Manifest) -> None:
     """Raise if a sample's name leads out of the folder.
 
-    Names found by walking the folder never do; but a manifest may come from a file written by someone else.
+    Names found by walking the folder never do, but a manifest may come from a file written by someone else.
     """
     table = manifest.locations
     names = [manifest.ids, *(table[name] for name in table.column_names if name == "path" or name.startswith("file/"))]
@@ -265,7 +265,9 @@ def check_inside(manifest: Manifest) -> None:
         leads_out = pc.match_substring_regex(part.cast(pa.large_binary()), _OUTSIDE)
         found = pc.index(leads_out, True).as_py()
         if found >= 0:
-            raise StoreError(f"a manifest that names {part[found].as_py()!r:.80}, outside the data set; delete it")
+            raise StoreError(
+                f"the manifest names {part[found].as_py()!r:.80}, which is outside the data set; delete it"
+            )
 
 
 def leads_out(name: str) -> bool:
@@ -306,7 +308,7 @@ class _Listing:
 
 @dataclass
 class _Walk:
-    """One walk through a tree: what has been seen so far."""
+    """The state of one walk through a tree."""
 
     root: Path
     on_progress: Progress | None
@@ -324,7 +326,7 @@ class _Walk:
     visits: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def parents(self) -> frozenset[tuple[int, int]]:
-        """Return the identities of the root's ancestors: a link to one of them leads back here."""
+        """Return the identities of the root's ancestors, since a link to one of them leads back here."""
         found = set()
         for folder in self.root.resolve().parents:
             with suppress(OSError):  # a folder that cannot be examined cannot be walked through either
@@ -418,7 +420,7 @@ class _Walk:
         named = [(ending, count) for ending, count in self.others.most_common() if ending]
         if named and self.endings == IMAGE_SUFFIXES:
             ending, count = named[0]
-            hint += f"; there are {count:,} {ending} files, which {self.root}?files={ending} would use"
+            hint += f"; {self.root}?files={ending} would use the {count:,} {ending} files there"
         if self.shards:
             hint = f"there are {self.shards} .tar or .parquet files below it; open the folder that holds them"
         return f"no {what} found in {self.root} and {len(self.folders) - 1} folders below it; {hint}"

@@ -11,7 +11,7 @@ For exchange it is one Arrow table (`to_table`)::
                       b"sophon.sources"    an Arrow IPC stream: what was listed, with sizes, times and ETags
     columns           id                   large_string
                       bytes                int64
-                      label                int64, absent where the data set has none
+                      label                int64, absent if the data set has none
                       column/NAME          one for each further column
                       location/NAME        one for each location array
 
@@ -73,7 +73,7 @@ class Manifest:
     Args:
         kind: Which store listed it.
         ids: Relative path or key of each sample, large_string.
-        sizes: Bytes of each sample as it is read: of a file, or of a bundle of files.
+        sizes: Size of each sample as it is read: a file, or a bundle of files.
         labels: Label of each sample, -1 for a sample without one; None if no sample has one.
         classes: Names of the classes, if known; a label is an index into them.
         columns: Further columns that are not pictures, one row per sample; possibly none.
@@ -129,7 +129,7 @@ class Manifest:
             raise ArtifactError(f"expected an id and a size of at least 0 bytes for every sample. {REMEDY}")
         for one in self.fields:
             if f"bytes/{one.name}" not in self.locations.column_names:
-                raise ArtifactError(f"expected the bytes of the field {one.name!r}. {REMEDY}")
+                raise ArtifactError(f"expected the sizes of field {one.name!r}. {REMEDY}")
         if self.sources.schema != _SOURCE_SCHEMA:
             raise ArtifactError(
                 f"expected sources as {_SOURCE_SCHEMA.names}, got {self.sources.column_names}. {REMEDY}"
@@ -143,7 +143,7 @@ class Manifest:
         return None if self.labels is None else int(self.labels[index])
 
     def values(self, index: int, names: Sequence[str]) -> dict[str, Any]:
-        """Return some further columns of one sample; "id" is its id. Values that JSON cannot hold become text."""
+        """Return some further columns of one sample; "id" is its id. Values that JSON cannot hold become strings."""
         found = {name: (self.ids if name == "id" else self.columns.column(name))[index].as_py() for name in names}
         return {name: value if _is_json(value) else str(value) for name, value in found.items()}
 
@@ -201,7 +201,7 @@ class Manifest:
         return (type(self), (*fields, self.columns, self.locations, self.sources, self.notes, self.fields))
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        """Write the manifest to one file, whole or not at all; return its digest, for `load` to compare."""
+        """Write the manifest to one file, atomically; return its digest, for `load` to compare."""
         rest = {f"column/{name}": self.columns[name] for name in self.columns.column_names}
         rest |= {f"location/{name}": self.locations[name] for name in self.locations.column_names}
         said = self._said() | {"columns_digest": self.columns_digest}
@@ -358,9 +358,9 @@ def sources_table(
 
 
 def is_as_listed(stat: os.stat_result, source: dict[str, Any]) -> bool:
-    """Return whether a file or folder is the one that was listed, by a row of `Manifest.sources`.
+    """Return whether a file or folder is still as it was listed, according to a row of `Manifest.sources`.
 
-    The modification time alone is not enough: archives, copies and container images preserve it, so that another
+    The modification time by itself is not enough: archives, copies and container images preserve it, so that another
     version of a data set may have the same times.
     """
     return (
@@ -376,7 +376,7 @@ def encode_name(name: str) -> bytes:
 
 
 def decode_name(name: bytes) -> str:
-    """Return the file name that `encode_name` was given."""
+    """Return the file name from the result of `encode_name`."""
     return name.decode("utf-8", "surrogatepass")
 
 

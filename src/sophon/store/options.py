@@ -10,13 +10,13 @@ listing   folders: name of the listing next to the pictures; "none" for none
 files     folders and tars: which files are samples, as ``.wav,.flac``; "any" for all
 manifest object stores: location of the manifest, if neither next to the data nor in the cache
 index     object stores: location of the window index, if not next to the data
-fields    what a sample consists of, as ``image,seg.png``: in tars by the endings of its members; in listings and
-          Parquet files by the columns that name files, or hold their bytes, the picture's first
-images    folders with targets: the folder of the pictures inside of the data set
-masks     folders with targets: the folder of the masks, whose names are those of the pictures
+fields    the fields of a sample, as ``image,seg.png``: in tars the endings of its members; in listings and
+          Parquet files the columns that name files or hold their bytes, the picture's first
+images    folders with targets: the picture folder inside the data set
+masks     folders with targets: the mask folder; masks have the names of the pictures
 boxes     folders with targets: COCO's JSON file, or a folder of YOLO's text files or Pascal VOC's XML files
-labels    folders with volumes: the folder of the label volumes, whose names are those of the images
-foreground  the same: the folder of the indexes of their foreground; "foreground" if it exists
+labels    folders with volumes: the folder of label volumes, which have the names of the images
+foreground  folders with volumes: the folder of foreground indexes; by default "foreground", if it exists
 ========  =========================================================================================
 
 Nothing is escaped: an option ends where ``&`` and the name of another option follow.
@@ -66,7 +66,7 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
     if start is None:
         unknown = _UNKNOWN.search(text)
         if unknown is not None:
-            raise ConfigError(f"{text!r}: there is no option {unknown[1]!r}; there is {', '.join(NAMES)}")
+            raise ConfigError(f"{text!r}: there is no option {unknown[1]!r}; choose from {', '.join(NAMES)}")
         return text, {}
     options: dict[str, str] = {}
     for part in _BETWEEN.split(text[start.end() :]):
@@ -80,7 +80,7 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def suffixes(files: str) -> tuple[str, ...]:
-    """Return the file name endings that the option `files` selects, in lower case; "" for all.
+    """Return the file name endings selected by the option `files`, in lower case; "" for all.
 
     Raises:
         ConfigError: It is not a list of file name endings.

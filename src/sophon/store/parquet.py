@@ -1,8 +1,8 @@
-"""Parquet files with a column of pictures, read at random through a cache of row groups.
+"""Parquet files with a picture column, with random access through a cache of row groups.
 
 Concurrency:
-    A shard is opened for each row group that is decoded and closed after it, without Arrow's threads: so a fork cannot
-    break anything. Each process has its own cache, bounded by `cache_bytes`.
+    A shard is opened for each row group that is decoded and closed after it, without Arrow's threads, so that a fork
+    cannot break anything. Each process has its own cache, bounded by `cache_bytes`.
 
 Limits:
     Parquet cannot return a single row: a whole row group is decoded for the first sample read from it. Random access
@@ -187,7 +187,7 @@ def scan_shards(
         sources: Sizes and times of the shards.
         files: How to open them, in order.
         on_progress: Called from time to time.
-        fields: Columns that make up a sample; empty for the picture alone.
+        fields: Columns that make up a sample; empty for only the picture.
     """
     shards: list[_Shard] = []
     total = sum(map(_row_count, files))

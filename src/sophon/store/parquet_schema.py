@@ -17,13 +17,13 @@ _LABEL_NAMES = ("label", "labels", "cls", "class", "class_id", "target", "fine_l
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a file are for.
+    """The roles of a file's columns.
 
     Args:
-        image: Column of the picture.
+        image: Picture column.
         bytes_path: Where its bytes are: the column itself, or ``image.bytes`` of a struct.
-        name_path: Column of its file name, or None.
-        label: Column of the label, or None.
+        name_path: File name column, or None.
+        label: Label column, or None.
         classes: Names of the classes, if the file has them.
         others: All other columns, except further columns of bytes.
         fields: Further columns of bytes that belong to a sample: the name of each, and where its bytes are.
@@ -39,7 +39,7 @@ class Roles:
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """The paths of all columns of bytes: the picture's and those of further fields."""
+        """The paths of all byte columns: the picture's and those of further fields."""
         return ((self.image, self.bytes_path), *self.fields)
 
     def describe(self) -> str:
@@ -58,7 +58,7 @@ def roles_of(schema: pa.Schema, where: str, fields: tuple[str, ...] = ()) -> Rol
         fields: Columns that make up a sample: the picture's, or "image" for the one that is found, and further ones.
 
     Raises:
-        StoreError: There is no column of pictures or more than one, or a field does not exist.
+        StoreError: There is no picture column or more than one, or a field does not exist.
     """
     if len(set(schema.names)) != len(schema.names):
         raise StoreError(f"{where} has several columns with the same name: {', '.join(schema.names)}; rename them")
@@ -70,13 +70,13 @@ def roles_of(schema: pa.Schema, where: str, fields: tuple[str, ...] = ()) -> Rol
     for name in fields[1:] if image is not None else fields:
         if name not in by_name:
             there_is = ", ".join(by_name) or "none"
-            raise StoreError(f"{where} has no column {name!r} of bytes; there is {there_is}")
+            raise StoreError(f"{where} has no byte column {name!r}; choose from {there_is}")
     if image is None:
         found = ", ".join(column.name for column in pictures) or "none"
         raise StoreError(
             f"{where}: expected one column of binary or struct{{bytes, path}}, or one named "
             f"{', '.join(_IMAGE_NAMES[:3])}, found {found} among {', '.join(schema.names)}; "
-            "rename the column of pictures"
+            "rename the picture column"
         )
     features = _features(schema)
     # Names that begin with __ are the pandas index, an integer column that is not a label.

@@ -5,16 +5,16 @@ The jobs of one request queue in a *lane*; lanes take turns, so that a long requ
 
 How many concurrent reads pay off depends on how long one takes: a store whose reads take 50 ms gives 20 samples a
 second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a few readers
-would only get in each other's way. So the number is chosen to give `_WANTED_PER_S` at the measured read time (Little's
-law), within the bounds. For the same reason a job should read several samples if reads are quick, and one if they are
-slow: see `run_samples`.
+would only contend with each other. So the number is chosen to give `_WANTED_PER_S` at the measured read time (Little's
+law), or `_WANTED_BYTES_PER_S` if files are large, within the bounds. For the same reason a job should read several
+samples if reads are quick, and one if they are slow: see `run_samples`.
 
-A read that does not come back cannot be stopped. After `HUNG_S` it no longer counts, so that other reads can start;
+A read that does not return cannot be stopped. After `HUNG_S` it no longer counts, so that other reads can start;
 only when `most` reads hang does reading from that store stop.
 
 Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read. They end after
 `_IDLE_S` without work, or at once if no lane is open and they do not linger. `Lane.close` may be called by the garbage
-collector in a thread that holds the stage's lock; it changes nothing that the holder relies on.
+collector in a thread that holds the stage's lock; it does not change any state that the holder relies on.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ MOST_READS = 64  # enough to saturate a disk array or a network file system; a t
 MOST_BYTES = 256 << 20  # being read: 64 reads of 4 MB each
 HUNG_S = 10.0  # a hundred times the read time of a healthy store
 _WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about what a core can send
+_WANTED_BYTES_PER_S = 1e9  # a link of 8 Gbit/s; two readers of scans of 5 MB in the page cache give more
 QUICK_S = 0.001
-"""Time of a quick read; two fetching threads then get 2,000 samples a second without a further thread."""
+"""Duration of a quick read; at that speed two fetching threads get 2,000 samples a second on their own."""
 _LOCKED_S = 0.01  # twice the switch interval of Python's lock
 _LATEST = 16  # number of recent reads considered
 _LEAST_AT_ONCE = 2  # one reads while the other's result is sent
@@ -49,9 +50,9 @@ _told = threading.local()
 
 
 def tell_took(seconds: float) -> None:
-    """Say how long the read of the job in this thread took, if that is known better than from when the job ended.
+    """Report how long this thread's job took to read, if that is known more precisely than from the job's duration.
 
-    On a busy machine most of that time a job waits for Python's lock or a core, and a quick store would look slow.
+    On a busy machine, a job spends most of its time waiting for the GIL or a core, and a quick store would look slow.
     """
     _told.seconds = seconds
 
@@ -81,7 +82,7 @@ class Reading:
 
     def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES, lingers: bool = False) -> None:
         if most < 1 or most_bytes < 1:
-            raise ConfigError(f"reads at once: expected at least 1 and 1 byte, got {most} and {most_bytes}")
+            raise ConfigError(f"expected at least 1 concurrent read and 1 byte, got {most} and {most_bytes}")
         self.most = most
         self.most_bytes = most_bytes
         self._lingers = lingers
@@ -89,12 +90,13 @@ class Reading:
         self.read_bytes = 0
         self.reads = 0
         self._each_s: float | None = None
+        self._each_bytes = 0.0
         self._latest_s: deque[float] = deque(maxlen=_LATEST)
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start afresh in a forked child, which does not have the threads."""
+        """Start over in a forked child, which does not have the threads."""
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a lane at any moment
         self._wanted = threading.Condition(self._lock)
         self._lanes: deque[Lane] = deque()  # lanes with something to read, in turn
@@ -115,7 +117,7 @@ class Reading:
     def is_quick(self) -> bool:
         """Whether reads are so quick that passing bytes between threads would cost more than reading them.
 
-        A read that was quick may look slow, since its thread then waits for Python's lock. So one quick read in four
+        A quick read may look slow, since its thread then waits for the GIL. So one quick read in four
         indicates a quick store, unless the others are slower than the lock can explain.
         """
         latest_s = sorted(self._latest_s.copy())  # a copy, since other threads add to it
@@ -126,7 +128,8 @@ class Reading:
         """How many concurrent reads pay off."""
         if self._each_s is None:
             return min(_LEAST_AT_ONCE, self.most)
-        return min(max(math.ceil(_WANTED_PER_S * self._each_s), _LEAST_AT_ONCE), self.most)
+        wanted_per_s = min(_WANTED_PER_S, _WANTED_BYTES_PER_S / max(self._each_bytes, 1.0))
+        return min(max(math.ceil(wanted_per_s * self._each_s), _LEAST_AT_ONCE), self.most)
 
     @property
     def run_samples(self) -> int:
@@ -147,13 +150,14 @@ class Reading:
         """Return a lane for the reads of one request; if in order, each starts after the previous one has ended."""
         return Lane(self, in_order)
 
-    def learn(self, seconds: float, samples: int = 1) -> None:
-        """Record the duration of a read made elsewhere or by a job."""
-        each_s = seconds / max(samples, 1)
+    def learn(self, seconds: float, samples: int = 1, size_bytes: int = 0) -> None:
+        """Record the duration and size of a read made elsewhere or by a job."""
+        each_s, each_bytes = seconds / max(samples, 1), size_bytes / max(samples, 1)
         known = self._each_s
         self._latest_s.append(each_s)
         # A lost update between threads does no harm beyond a slightly worse mean.
         self._each_s = each_s if known is None else known + _WEIGHT * (each_s - known)
+        self._each_bytes += (1.0 if known is None else _WEIGHT) * (each_bytes - self._each_bytes)
 
     def add(self, lane: Lane, waiting: _Waiting) -> None:
         """Queue a read."""
@@ -267,7 +271,7 @@ class Reading:
             self._under_way_bytes -= read.size_bytes
             if lane.is_closed:
                 return
-            self.learn(seconds, waiting.samples)
+            self.learn(seconds, waiting.samples, waiting.size_bytes)
             for sums in (self, lane):
                 sums.read_s += seconds
                 sums.read_bytes += waiting.size_bytes

@@ -1,7 +1,7 @@
 """A cache of decoded row groups, bounded in bytes.
 
 Concurrency:
-    Any number of threads may ask. Those that want the same row group wait for the one that decodes it; no thread waits
+    Any thread may request row groups. Those that want the same one wait for the one that decodes it; no thread waits
     for a different row group.
 
 Limits:
@@ -39,7 +39,7 @@ class RowGroupCache:
 
     @property
     def limit_bytes(self) -> int:
-        """How many bytes are kept; may be set at any time."""
+        """Maximum number of bytes kept; may be set at any time."""
         return int(self._groups.maxsize)
 
     @limit_bytes.setter

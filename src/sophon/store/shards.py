@@ -149,7 +149,7 @@ class ShardFiles(Shards):
         self._open.update(files)
 
     def pread(self, shard: int, offset: int, size: int) -> bytes:
-        """Return bytes of a shard; fewer than asked for at its end.
+        """Return bytes of a shard; fewer than requested at its end.
 
         Raises:
             OSError: The shard cannot be opened or read, or is not the file that was listed.
@@ -159,7 +159,7 @@ class ShardFiles(Shards):
         return pread(file.fd, offset, size)
 
     def pread_into(self, shard: int, offset: int, space: memoryview) -> int:
-        """Read bytes of a shard into a buffer, and return how many; fewer than the buffer holds at the shard's end.
+        """Read bytes of a shard into a buffer, and return their number; at the shard's end it is smaller.
 
         Raises:
             OSError: As for `pread`.
@@ -201,7 +201,7 @@ class _File:
 
 
 def pread(fd: int, offset: int, size: int) -> bytes:
-    """Return bytes of a file; fewer than asked for only at its end."""
+    """Return bytes of a file; fewer than requested only at its end."""
     data = os.pread(fd, size, offset)
     if len(data) == size or not data:
         return data

@@ -7,7 +7,7 @@ If a store is inconsistent with the following, it is a bug:
 - `opens` tells whether a path definitely belongs to this store. Third-party stores in the table are asked first.
 - `options` names the path options (`store/options`) that this store takes; `scan` then takes a third argument.
 - `changed_ns(index)` is a different number whenever the bytes of a sample may have changed.
-- `stamp(index)` is a different text whenever a sample was rewritten, even with the same time; caches store it.
+- `stamp(index)` is a different string whenever a sample was rewritten, even with the same time; caches store it.
 - `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
   of them than the manifest says. `read_into(index, space)` puts the same bytes into the caller's memory.
 
@@ -61,7 +61,7 @@ class Store(ABC):
 
     @classmethod
     def opens(cls, path: Path) -> bool:  # noqa: ARG003 - part of the contract
-        """Return whether the data at a path is for this store; the table recognises built-in stores itself."""
+        """Return whether the data at a path belongs to this store; the table recognises built-in stores itself."""
         return False
 
     @classmethod
@@ -111,7 +111,8 @@ class Store(ABC):
             space: Writable memory of at least as many bytes as the manifest lists for these samples.
 
         Returns:
-            Where each sample that was read ends, in order, and why the others failed, by their position in `indexes`.
+            The end of each sample that was read, in order, and the errors of the others, by their position in
+            `indexes`.
         """
         ends: list[int] = []
         failed: dict[int, StoreError] = {}
@@ -140,7 +141,7 @@ class Store(ABC):
     def _check_size(self, index: int, found: int) -> None:
         expected = int(self.manifest.sizes[index])
         if found != expected:
-            problem = f"{found:,} bytes were found where {expected:,} were listed"
+            problem = f"it has {found:,} bytes, but {expected:,} were listed"
             raise self._failure(index, problem, "Open the data set again when nothing writes to it.")
 
     @abstractmethod
@@ -152,7 +153,7 @@ class Store(ABC):
         """
 
     def stamp(self, index: int) -> str:
-        """Return a text that changes when the bytes of a sample are rewritten, even with the same modification time.
+        """Return a string that changes when the bytes of a sample are rewritten, even with the same modification time.
 
         Raises:
             StoreError: It cannot be examined.
@@ -164,7 +165,7 @@ class Store(ABC):
         """Return the bytes of an existing sample."""
 
     def _read_into(self, index: int, space: memoryview) -> int:
-        """Put the bytes of an existing sample into memory, and return how many; overridden where that saves a copy."""
+        """Put the bytes of a sample into memory, and return their number; overridden where that saves a copy."""
         data = self._read(index)
         if len(data) == len(space):
             space.cast("B")[:] = data  # Arrow's memory is of signed bytes
@@ -221,7 +222,7 @@ class Store(ABC):
 
 
 def stamp_of(stat: os.stat_result) -> str:
-    """Return the times of a file; the second one, of its last status change, cannot be set by users."""
+    """Return the modification and change times of a file; users cannot set the second."""
     return f"{stat.st_mtime_ns:x}.{stat.st_ctime_ns:x}"
 
 

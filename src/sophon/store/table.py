@@ -66,17 +66,17 @@ def open_store(
             known.
 
     Raises:
-        ConfigError: There is nothing at the path, no data set, or several kinds of data at once; an option is wrong.
+        ConfigError: The path holds nothing, no data set, or several kinds of data at once, or an option is wrong.
         StoreError: The data set is empty or damaged.
     """
     text = os.path.expanduser(os.fspath(path))  # noqa: PTH111 - Path raises where there is no such user
     if not text or "\0" in text:
         raise ConfigError(f"expected the path of a data set, got {text!r}")
     if name is not None and (not name or "/" in name or not name.isprintable()):
-        raise ConfigError(f"expected the name of a data set without slashes, got {name!r}")
+        raise ConfigError(f"expected a data set name without slashes, got {name!r}")
     if name == "*":
         raise ConfigError(
-            "a data set cannot be called '*', which means all of them in a token file; choose another name"
+            "a data set cannot be named '*', which stands for all data sets in a token file; choose another name"
         )
     bare, options = split_options(text)
     if is_address(bare):
@@ -174,7 +174,7 @@ def _class_names(manifest: Manifest) -> pa.Array:
 
 
 def recognise(path: Path, options: dict[str, str] | None = None) -> str:
-    """Return which row of STORES opens a path.
+    """Return the row of STORES that opens a path.
 
     Raises:
         ConfigError: No row does, or several do.

@@ -170,7 +170,7 @@ def _fields(said: str, files: str | None) -> tuple[Field, ...]:
     if files is not None:
         raise ConfigError("fields and files: give only one of them; the first field already defines what a sample is")
     if len(set(names)) < len(names) or not all(_ENDING.fullmatch(name) for name in names):
-        raise ConfigError(f"fields: expected different endings of members such as {IMAGE},seg.png,npy, got {said!r}")
+        raise ConfigError(f"fields: expected different member endings such as {IMAGE},seg.png,npy, got {said!r}")
     if IMAGE in names[1:]:
         raise ConfigError(f"fields: {IMAGE!r} stands for any picture and comes first; name the endings of others")
     return tuple(Field(name, PICTURE if name == IMAGE or _is_picture(name) else BYTES) for name in names)
@@ -187,7 +187,7 @@ class NoSamples(StoreError):  # noqa: N818 - an answer: the next kind is looked 
 def _nothing_found(path: Place, names: list[str], files: str | None, fields: str | None) -> NoSamples:
     shards = f"{len(names)} {'shard' if len(names) == 1 else 'shards'} of {path}"
     if fields is not None:
-        return NoSamples(f"no sample with all of {fields} found in the {shards}; expected members of one key each")
+        return NoSamples(f"no sample with all of {fields} found in the {shards}; expected members with the same key")
     return NoSamples(
         f"no {'picture' if files is None else files} found in the {shards}; expected members such as 0001.jpg and "
         f"0001.cls; use {path}?files=.npy for files of another kind"

@@ -1,4 +1,4 @@
-r"""The tar format: where each member of an archive lies, without unpacking it.
+r"""The tar format: finds each member of an archive without unpacking it.
 
 Byte layout: blocks of 512 bytes. A header block, then the data padded to whole blocks; a block of zeros ends it. ::
 
@@ -45,9 +45,9 @@ class Archive:
     """An open archive.
 
     Args:
-        read_at: Returns a number of bytes from an offset on; fewer at the end of the archive.
+        read_at: Returns a number of bytes, starting at an offset; fewer at the end of the archive.
         size: Its size in bytes.
-        where: How to name it in errors.
+        where: Name of the archive in messages.
     """
 
     def __init__(self, read_at: Callable[[int, int], bytes], size: int, where: str) -> None:
@@ -81,7 +81,7 @@ class Archive:
             length = 0 if kind in _NO_DATA else size
             end = data + -(-length // _BLOCK) * _BLOCK
             if end > self._size:
-                raise self._damaged(f"a member of {size:,} bytes at byte {position:,} goes beyond its end")
+                raise self._damaged(f"a member of {size:,} bytes at byte {position:,} extends beyond its end")
             position = end
             if kind in _EXTENSIONS:
                 (shared if kind == b"g" else own).update(self._extension(kind, data, length))
@@ -94,7 +94,7 @@ class Archive:
                 yield Member(name, data, length)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return exactly the bytes of the archive that were asked for."""
+        """Return exactly the requested bytes of the archive."""
         if not self._start <= position <= position + size <= self._start + len(self._window):
             self._start, self._window = position, self._read_at(position, max(size, _WINDOW))
         start = position - self._start
@@ -121,7 +121,7 @@ class Archive:
         return int.from_bytes(block[125:136], "big")
 
     def _extension(self, kind: bytes, data: int, length: int) -> dict[bytes, bytes]:
-        """Return what a long name or pax header declares about the member after it."""
+        """Return the attributes that a long name or pax header declares for the member after it."""
         if length > _MAX_HEADER_BYTES:
             raise self._damaged(f"the extended header at byte {data:,} has {length:,} bytes")
         content = self.read(data, length)
@@ -139,7 +139,7 @@ class Archive:
             record = content[space + 1 : start + total] if total > len(digits) else b""
             key, equals, value = record[:-1].partition(b"=")
             if not equals or start + total > length or record[-1:] != b"\n":
-                raise self._damaged(f"the pax header at byte {data:,} is not made of records")
+                raise self._damaged(f"the pax header at byte {data:,} does not consist of records")
             if key in _KEYS or key.startswith(_SPARSE):  # a hostile archive may have very many others
                 found[key] = value
             start += total

@@ -1,9 +1,9 @@
 """Groups the members of a tar shard into samples, by WebDataset's naming rules.
 
 The key of a sample is the path of its members up to the first dot of their base name: ``a/0001.jpg``, ``a/0001.cls``
-and ``a/0001.json`` are the picture, the label and the metadata of sample ``a/0001``. Members of one key may be anywhere
-in the shard; samples are in the order of their pictures. Where samples have further fields (``seg.png``), those that
-lack one are left out.
+and ``a/0001.json`` are the picture, the label and the metadata of sample ``a/0001``. Members with the same key may be
+anywhere in the shard; samples are in the order of their pictures. If samples have further fields (``seg.png``), those
+that lack one are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _META = re.compile(rb"__[^/]*__($|/)")  # WebDataset's own metadata
 
 @dataclass(frozen=True)
 class ShardSamples:
-    """The samples of one shard, one row each, and counts of the shard's irregularities."""
+    """The samples of one shard, one row each, and the numbers of members that do not fit."""
 
     keys: pa.LargeBinaryArray
     offsets: Int64Array
@@ -77,7 +77,7 @@ def scan_shard(
     Args:
         shard: The shard.
         on_count: Called from time to time with the number of pictures found so far.
-        endings: Endings of the members that are samples, best first where one key has several; "" for any.
+        endings: Endings of the members that are samples, best first if one key has several; "" for any.
         others: Endings of the members that are further fields of the samples.
 
     Raises:

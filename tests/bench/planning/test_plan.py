@@ -59,9 +59,9 @@ def test_peak_memory_is_the_childs_own():
 
 
 def test_no_samples_and_unknown_policies_are_refused():
-    with pytest.raises(ConfigError, match="give one or more"):
+    with pytest.raises(ConfigError, match="expected one or more samples"):
         run((0,))
-    with pytest.raises(ConfigError, match="no policy is called"):
+    with pytest.raises(ConfigError, match="there is no policy"):
         run((10,), ("best",))
 
 

@@ -36,7 +36,7 @@ def test_the_table_has_the_same_rows():
 
 
 def test_no_samples_are_refused():
-    with pytest.raises(ConfigError, match="give one or more"):
+    with pytest.raises(ConfigError, match="expected one or more samples"):
         run((0,))
 
 

@@ -65,7 +65,7 @@ def test_the_refusal_is_an_error_of_ours_and_survives_pickling():
 def test_other_formats(form):
     out = io.BytesIO()
     scene(20, 20).save(out, form)
-    assert refused(out.getvalue()) == "not a JPEG file"
+    assert refused(out.getvalue()) == "it is not a JPEG file"
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\xff\xd8", b"\xff\xd8\xff", b"\xff\xd8\xff\xe0\x00", bytes(100)])
@@ -76,17 +76,17 @@ def test_hardly_anything(data):
 @pytest.mark.parametrize(
     ("marker", "reason"),
     [
-        (0xC3, "lossless"),
-        (0xC9, "arithmetic coding"),
-        (0xCA, "arithmetic coding"),
-        (0xCB, "lossless"),
-        (0xC5, "hierarchical"),
-        (0xDE, "hierarchical"),
-        (0xCC, "arithmetic coding"),
-        (0xDC, "a DNL marker"),
-        (0xD8, "an unexpected marker 0xD8"),
-        (0x01, "an unexpected marker 0x01"),
-        (0xF3, "an unexpected marker 0xF3"),
+        (0xC3, "it is lossless"),
+        (0xC9, "it uses arithmetic coding"),
+        (0xCA, "it uses arithmetic coding"),
+        (0xCB, "it is lossless"),
+        (0xC5, "it is hierarchical"),
+        (0xDE, "it is hierarchical"),
+        (0xCC, "it uses arithmetic coding"),
+        (0xDC, "it has a DNL marker"),
+        (0xD8, "it has an unexpected marker 0xD8"),
+        (0x01, "it has an unexpected marker 0x01"),
+        (0xF3, "it has an unexpected marker 0xF3"),
     ],
 )
 def test_other_kinds_of_jpeg(marker, reason):
@@ -97,29 +97,29 @@ def test_other_kinds_of_jpeg(marker, reason):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (patched(0xC0, 0, 12), "12 bits per sample"),
-        (patched(0xC0, 1, 0, 0), "no height or width in the frame"),
-        (patched(0xC0, 3, 0, 0), "no height or width in the frame"),
-        (patched(0xC0, 1, 0xFF, 0xFF, 0x00, 0x10), "a picture of 16 × 65535 pixels, more than Pillow decodes without"),
-        (patched(0xC0, 1, 0x7F, 0xFF, 0x7F, 0xFF), "a picture of 32767 × 32767 pixels, more than Pillow decodes"),
-        (patched(0xC0, 5, 2), "a damaged frame"),
-        (patched(0xC0, 7, 0x50), "sampling factors out of range"),
-        (patched(0xC0, 7, 0x02), "sampling factors out of range"),
-        (patched(0xC0, 7, 0x33, 0x00, 0x02, 0x22), "sampling factors that do not divide the largest one"),
-        (patched(0xC0, 7, 0x44), "more than 10 blocks in an MCU"),
-        (patched(0xC0, 8, 3), "a missing quantisation table"),
-        (patched(0xC0, 6, 2), "components out of order"),
-        (patched(0xDA, 2, 0x02), "a missing Huffman table"),
-        (patched(0xDA, 2, 0x20), "a missing Huffman table"),
-        (patched(0xDA, 0, 2), "a damaged scan header"),
-        (patched(0xC4, 0, 0x04), "a damaged Huffman table"),
-        (patched(0xC4, 0, 0x20), "a damaged Huffman table"),
-        (patched(0xC4, 1, 0xFF, 0xFF), "a damaged Huffman table"),
-        (patched(0xC4, 17, 16), "a DC table with categories above 15"),
-        (patched(0xDB, 0, 0x20), "a damaged quantisation table"),
-        (patched(0xDB, 0, 0x04), "a damaged quantisation table"),
-        (patched(0xDB, 0, 0x10), "a damaged quantisation table"),
-        (patched(0xE0, 4, 1), "a damaged JFIF segment"),
+        (patched(0xC0, 0, 12), "it has 12 bits per sample"),
+        (patched(0xC0, 1, 0, 0), "the frame has no height or width"),
+        (patched(0xC0, 3, 0, 0), "the frame has no height or width"),
+        (patched(0xC0, 1, 0xFF, 0xFF, 0x00, 0x10), "it has 16 × 65535 pixels, more than Pillow decodes without"),
+        (patched(0xC0, 1, 0x7F, 0xFF, 0x7F, 0xFF), "it has 32767 × 32767 pixels, more than Pillow decodes"),
+        (patched(0xC0, 5, 2), "the frame is damaged"),
+        (patched(0xC0, 7, 0x50), "sampling factors are out of range"),
+        (patched(0xC0, 7, 0x02), "sampling factors are out of range"),
+        (patched(0xC0, 7, 0x33, 0x00, 0x02, 0x22), "sampling factors do not divide the largest one"),
+        (patched(0xC0, 7, 0x44), "an MCU has more than 10 blocks"),
+        (patched(0xC0, 8, 3), "a quantisation table is missing"),
+        (patched(0xC0, 6, 2), "the components are out of order"),
+        (patched(0xDA, 2, 0x02), "a Huffman table is missing"),
+        (patched(0xDA, 2, 0x20), "a Huffman table is missing"),
+        (patched(0xDA, 0, 2), "a scan header is damaged"),
+        (patched(0xC4, 0, 0x04), "a Huffman table is damaged"),
+        (patched(0xC4, 0, 0x20), "a Huffman table is damaged"),
+        (patched(0xC4, 1, 0xFF, 0xFF), "a Huffman table is damaged"),
+        (patched(0xC4, 17, 16), "a DC table has categories above 15"),
+        (patched(0xDB, 0, 0x20), "a quantisation table is damaged"),
+        (patched(0xDB, 0, 0x04), "a quantisation table is damaged"),
+        (patched(0xDB, 0, 0x10), "a quantisation table is damaged"),
+        (patched(0xE0, 4, 1), "a JFIF segment is damaged"),
     ],
 )
 def test_damaged_headers(data, reason):
@@ -129,10 +129,10 @@ def test_damaged_headers(data, reason):
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ((0xE0, b"JFIF\0\1"), "a damaged JFIF segment"),
-        ((0xEE, b"Adobe\0\1"), "a damaged Adobe segment"),
-        ((0xE2, b"ICC_PROFILE\0\1"), "a damaged ICC segment"),
-        ((0xDD, b"\0"), "a damaged restart interval"),
+        ((0xE0, b"JFIF\0\1"), "a JFIF segment is damaged"),
+        ((0xEE, b"Adobe\0\1"), "an Adobe segment is damaged"),
+        ((0xE2, b"ICC_PROFILE\0\1"), "an ICC segment is damaged"),
+        ((0xDD, b"\0"), "a restart interval is damaged"),
     ],
 )
 def test_damaged_segments(body, reason):
@@ -141,23 +141,23 @@ def test_damaged_segments(body, reason):
 
 def test_two_components():
     data = Picture(50, 40, ((1, 1), (1, 1))).write()
-    assert refused(data) == "2 components"
+    assert refused(data) == "it has 2 components"
 
 
 def test_two_frames():
     at, end = GOOD.index(b"\xff\xc0"), GOOD.index(b"\xff\xc4")
-    assert refused(GOOD[:end] + GOOD[at:end] + GOOD[end:]) == "two frames"
+    assert refused(GOOD[:end] + GOOD[at:end] + GOOD[end:]) == "it has two frames"
 
 
 def test_a_scan_of_some_components_only():
     at = GOOD.index(b"\xff\xda")
     end = at + 2 + struct.unpack_from(">H", GOOD, at + 2)[0]
-    assert refused(GOOD[:at] + segment(0xDA, bytes((1, 1, 0, 0, 63, 0))) + GOOD[end:]) == "several scans"
+    assert refused(GOOD[:at] + segment(0xDA, bytes((1, 1, 0, 0, 63, 0))) + GOOD[end:]) == "it has several scans"
 
 
 def test_bytes_between_segments():
     at = GOOD.index(b"\xff\xc0")
-    assert refused(GOOD[:at] + b"\0" + GOOD[at:]) == "bytes between the segments of the header"
+    assert refused(GOOD[:at] + b"\0" + GOOD[at:]) == "there are bytes between the segments of the header"
 
 
 @needs_kernel

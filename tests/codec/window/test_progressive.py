@@ -172,7 +172,7 @@ def test_every_sampling(sampling):
 def test_scans_that_do_not_bring_everything_are_refused(script, tmp_path):
     data = by_script(saved(scene(75, 61), quality=92), script, tmp_path)
     pixels(data)  # libjpeg decodes them, and smooths what is missing
-    refused(data, "scans that leave coefficients incomplete")
+    refused(data, "the scans leave coefficients incomplete")
 
 
 @needs_jpegtran
@@ -199,8 +199,8 @@ def test_scans_that_are_cut_off_are_refused():
             : data.rindex(b"\xff\xc4", 0, header_at) if b"\xff\xc4" in data[header_at - 400 : header_at] else header_at
         ]
         refused(short + b"\xff\xd9", "no window")
-        refused(data[: found.start + 3], "scans that end too early")
-    refused(data[:-2], "scans that end too early")
+        refused(data[: found.start + 3], "the scans end too early")
+    refused(data[:-2], "the scans end too early")
 
 
 def test_what_may_stand_between_scans():
@@ -212,21 +212,21 @@ def test_what_may_stand_between_scans():
         check(data[:at] + harmless + data[at:], count=2)
     changed = bytearray(quantisation)
     changed[20] += 1
-    refused(data[:at] + bytes(changed) + data[at:], "quantisation tables that change")
-    refused(data[:at] + segment(0xE1, b"hello") + data[at:], "an unexpected marker 0xE1 between scans")
-    refused(data[:at] + segment(0xC2, bytes(9)) + data[at:], "an unexpected marker 0xC2 between scans")
-    refused(data[:at] + segment(0xDD, b"\0") + data[at:], "a damaged restart interval")
+    refused(data[:at] + bytes(changed) + data[at:], "quantisation tables change")
+    refused(data[:at] + segment(0xE1, b"hello") + data[at:], "it has an unexpected marker 0xE1 between scans")
+    refused(data[:at] + segment(0xC2, bytes(9)) + data[at:], "it has an unexpected marker 0xC2 between scans")
+    refused(data[:at] + segment(0xDD, b"\0") + data[at:], "a restart interval is damaged")
 
 
 def test_scans_out_of_order_are_refused():
     full = scan(1, 63, 0, 0, "0000")
     check(by_hand([full]))
-    refused(by_hand([full, full]), "repeat coefficients or bring them out of order")
-    refused(by_hand([scan(1, 63, 2, 1, "0000")]), "repeat coefficients or bring them out of order")
+    refused(by_hand([full, full]), "repeat coefficients or have them out of order")
+    refused(by_hand([scan(1, 63, 2, 1, "0000")]), "repeat coefficients or have them out of order")
     refused(by_hand([scan(1, 63, 0, 1, "0000"), scan(1, 5, 1, 0, "0000")]), "leave coefficients incomplete")
     refused(
         by_hand([scan(1, 63, 0, 2, "0000"), scan(1, 63, 1, 0, "0000")]),
-        "repeat coefficients or bring them out of order",
+        "repeat coefficients or have them out of order",
     )
     refused(by_hand([scan(1, 63, 3, 1, "0000")]), "an impossible precision")
     refused(by_hand([scan(1, 63, 0, 13, "0000")]), "an impossible precision")
@@ -237,7 +237,10 @@ def test_scans_out_of_order_are_refused():
     refused(
         data.replace(b"\xff\xda\x00\x08\x01\x01\x00\x00\x00\x00", b"\xff\xda\x00\x08\x01\x02\x00\x00\x00\x00"), "order"
     )
-    refused(data.replace(b"\xff\xda\x00\x08\x01\x01\x00\x01", b"\xff\xda\x00\x08\x01\x01\x01\x01"), "a missing Huffman")
+    refused(
+        data.replace(b"\xff\xda\x00\x08\x01\x01\x00\x01", b"\xff\xda\x00\x08\x01\x01\x01\x01"),
+        "a Huffman table is missing",
+    )
 
 
 ONE, ZRL, RUN_OF_FIFTEEN_AND_ONE = 0x01, 0xF0, 0xF1
@@ -324,7 +327,7 @@ def test_a_header_of_another_file_is_no_danger():
 
 
 def test_there_is_no_index():
-    with pytest.raises(NotWindowable, match="progressive, which cannot be indexed"):
+    with pytest.raises(NotWindowable, match="it is progressive and cannot be indexed"):
         build_index(progressive_files()[0])
 
 
@@ -335,7 +338,7 @@ def test_metadata_that_pillow_does_not_read_is_refused():
     try:
         pixels(broken)
     except Exception:  # noqa: BLE001 - whatever Pillow raises
-        refused(broken, "metadata that Pillow cannot read")
+        refused(broken, "Pillow cannot read its metadata")
     else:
         check(broken, count=1)
 
@@ -344,7 +347,7 @@ def test_without_the_extension_there_is_no_window(monkeypatch):
     data = progressive_files()[0]
     header = parse(data)
     monkeypatch.setattr(scans, "kernel", None)
-    with pytest.raises(NotWindowable, match="progressive, and the extension was not built"):
+    with pytest.raises(NotWindowable, match="it is progressive, and the extension was not built"):
         parse(data)
     monkeypatch.setattr(window_jpeg, "kernel", None)
     with pytest.raises(ConfigError, match="install a compiler"):

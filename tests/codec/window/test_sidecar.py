@@ -259,7 +259,7 @@ def test_an_index_with_a_right_checksum_and_no_seal_of_ours_is_never_used(folder
     with _store(folder, cache) as store:
         path = write_sidecar(store, place_to_write(folder)).path
         _forged(path, _of_another)
-        with pytest.raises(ArtifactError, match=f"{path.name}: not made by the user who opens it"):
+        with pytest.raises(ArtifactError, match=f"{path.name} was not made by the user who opens it"):
             find_sidecar(folder)
         written = write_sidecar(store, path)
         assert (written.samples, written.kept) == (COUNT, 0), "nothing of it is taken over, and sealed"

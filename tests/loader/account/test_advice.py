@@ -192,7 +192,7 @@ def test_a_cache_is_not_told_to_plan(server, tmp_path):
 
 
 def test_a_pipeline_that_cannot_be_divided_is_not_told_to_plan(server):
-    with pytest.warns(OffloadWarning, match="nothing that saves much can be done near storage"):
+    with pytest.warns(OffloadWarning, match="no op that saves much can run near storage"):
         loader = sophon.DataLoader(server.url, [len], batch_size=4, num_workers=1, policy="optimal")
     assert "policy=" not in _advice(loader)
 

@@ -55,7 +55,7 @@ def _setup(**change):
         (
             {"waited_s": 5.0, "collate_s": 4.8},
             {},
-            "smaller samples, or batches of fewer: the loop mostly waits for batches",
+            "smaller samples, or smaller batches: the loop mostly waits for batches",
         ),
         ({"waited_s": 5.0}, {"is_remote": True}, "fewer bytes on the link.*policy='optimal' sends"),
         (
@@ -66,12 +66,12 @@ def _setup(**change):
         (
             {"waited_s": 5.0},
             {"is_remote": True, "cuts_by": "planner"},
-            "to continue.*measured; the next one has a plan",
+            "another epoch.*measured; the next one has a plan",
         ),
         (
             {"waited_s": 5.0, "finish_cpu_s": 39.0},
             {"workers": 4, "is_remote": True, "cuts_by": "planner"},
-            "to continue: all cores are busy.*measured; the next one has a plan",
+            "another epoch: all cores are busy.*measured; the next one has a plan",
         ),
         (
             {"waited_s": 5.0, "finish_cpu_s": 19.0},
@@ -179,7 +179,7 @@ def test_the_planners_verdict_is_part_of_it(server):
     # Who plans is not told to plan.
     spent = Spent(3, 10.0, Stats(samples=1000, waited_s=9.0), 10, True)
     text = explain_epoch(spent, _setup(is_remote=True), None, loader.plan)
-    assert "the plan already sends what is cheapest" in text
+    assert "the plan already sends the cheapest form of each sample" in text
 
 
 def test_stats_since_count_one_epoch_only(images):

@@ -125,7 +125,7 @@ def test_a_connection_that_stands_and_says_nothing_is_given_up_too():
     machine.check(4.9)
     assert machine.fatal is None
     machine.check(5.0)
-    assert "though the connection stands" in str(machine.fatal)
+    assert "although the connection is up" in str(machine.fatal)
 
 
 def test_a_consumer_that_takes_its_time_is_not_a_stall():

@@ -266,7 +266,7 @@ def test_a_damaged_state_is_refused(images, change):
     state = loader.state_dict()
     batches.close()
     state["turns"] = {**state["turns"], **change} if change else []
-    with pytest.raises(ArtifactError, match="turns: not those of a sophon loader"):
+    with pytest.raises(ArtifactError, match="turns: not written by a sophon loader"):
         loader.load_state_dict(state)
 
 
@@ -279,7 +279,7 @@ def test_a_state_of_a_longer_row_is_refused(images):
     loader = _loader(images, (0, 2), uneven="drop", batch_size=1)
     state["cursor"] = 38
     loader.load_state_dict(state)
-    with pytest.raises(ArtifactError, match="same setting of uneven"):
+    with pytest.raises(ArtifactError, match="same uneven setting"):
         list(loader)
 
 
@@ -362,7 +362,7 @@ def test_a_replay_goes_on_from_its_own_states_and_refuses_those_of_another_run(i
     next(iter(strict))
     other = _loader(images, order=Replay(mixed), columns=())
     other.load_state_dict(strict.state_dict())
-    with pytest.raises(ConfigError, match="not one of the run that recorded"):
+    with pytest.raises(ConfigError, match="does not come from the run that recorded"):
         next(iter(other))
 
 

@@ -157,7 +157,7 @@ def test_a_part_whose_node_is_away_may_not_be_missing(nodes, images):
     )
     assert len(loader.dataset) == COUNT
     two.kill()
-    with pytest.raises(UnavailableError, match=r"hold 13 samples, which are not those of the fallback"):
+    with pytest.raises(UnavailableError, match=r"hold 13 samples, which differ from those of the fallback"):
         sophon.DataLoader(
             [node.url for node in nodes],
             RECIPE,

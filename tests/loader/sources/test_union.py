@@ -82,8 +82,8 @@ def test_folders_are_in_the_order_of_torchvision(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([("a", 1, 0), ("b", 3, 0)], r"'b' is not the same everywhere: bytes 2 at one, 3 at two"),
-        ([("b", 2, 1)], r"'b' is not the same everywhere: label 0 at one, 1 at two"),
+        ([("a", 1, 0), ("b", 3, 0)], r"'b' is not the same everywhere \(bytes: 2 at one, 3 at two\)"),
+        ([("b", 2, 1)], r"'b' is not the same everywhere \(label: 0 at one, 1 at two\)"),
         ([("c", 2, 1), ("c", 2, 1)], r"two has several samples named 'c'"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_sample_without_the_cut_gets_the_next_smaller_one():
 
 
 def test_an_unknown_policy_is_named_with_the_known_ones():
-    with pytest.raises(ConfigError, match="no policy is called 'best'; choose one of none, all"):
+    with pytest.raises(ConfigError, match="there is no policy 'best'; choose one of none, all"):
         policy("best")
 
 

@@ -210,7 +210,7 @@ def test_boxes_of_pascal_voc(tmp_path):
     [
         ("<annotation><object>", "not XML"),
         ("<annotation><object><name>a</name></object></annotation>", "expected a number as xmin"),
-        ("<html></html>", "expected an annotation of Pascal VOC"),
+        ("<html></html>", "expected a Pascal VOC annotation"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', "declares entities"),
         (None, "there is no file 002.xml"),
     ],
@@ -250,7 +250,7 @@ def test_parts_of_an_annotated_data_set_are_put_together_and_different_boxes_are
     other = quiet(
         f"{with_pictures(tmp_path / 'x', **labels | {'labels/003.txt': b'7 0 0 0 0'})}?images=img&boxes=labels"
     ).manifest
-    with pytest.raises(ConfigError, match=r"'img/003.jpg' is not the same everywhere: targets"):
+    with pytest.raises(ConfigError, match=r"'img/003.jpg' is not the same everywhere \(targets"):
         unite([*told, Told("another", Listing.of(other), other.classes)])
 
 

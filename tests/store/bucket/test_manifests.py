@@ -73,7 +73,7 @@ def test_objects_are_read_by_a_manifest_in_pages(address, tmp_path):
     with pytest.raises(StoreError, match="the list of samples has changed since it was opened"):
         cut.read(0)
     outside = replace(store.manifest, ids=pa.array(["../x"] * 90, pa.large_string()))
-    with pytest.raises(StoreError, match=r"'\.\./x', outside the data set"):
+    with pytest.raises(StoreError, match=r"'\.\./x', which is outside the data set"):
         store.holding(outside).read(3)
 
 
@@ -194,7 +194,7 @@ def test_wrong_manifests_and_inventories_are_refused(address, tmp_path):
         ({"fileFormat": "ORC"}, "as CSV or Parquet"),
         ({"fileSchema": "Bucket, Key, Size"}, "cannot be read"),
         ({"fileSchema": "Bucket, Key, Size, A, B, C, D"}, "without etag"),
-        ({"files": 3}, "is not the manifest of an S3 Inventory"),
+        ({"files": 3}, "is not an S3 Inventory manifest"),
     ):
         inventory.write_text(json.dumps(meta | change))
         with pytest.raises((ConfigError, StoreError), match=problem):

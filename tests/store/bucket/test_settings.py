@@ -92,7 +92,7 @@ def test_prices_are_in_the_metrics(monkeypatch):
     assert f"sophon_bucket_gets_total {float(gets + 1)}" in text
     assert "sophon_bucket_price_total" in text
     monkeypatch.setenv("SOPHON_EGRESS_PER_GB", "cheap")
-    with pytest.raises(ConfigError, match="expected a number"):
+    with pytest.raises(ConfigError, match="expected an object store price"):
         Prices.told()
 
 

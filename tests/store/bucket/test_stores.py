@@ -146,8 +146,8 @@ def test_nothing_is_listed_twice(tmp_path, seaweedfs, use):
         ("s3://no-such-bucket/x", "cannot access s3://no-such-bucket/x|there is nothing"),
         ("s3:///x", "expected an address such as s3://bucket/train"),
         ("s3://bucket/a//b", "empty parts"),
-        ("https://user:hunter2@host/x.tar", "with a password or a signature in it"),
-        ("https://host/x.tar?X-Amz-Signature=hunter2", "with a password or a signature in it"),
+        ("https://user:hunter2@host/x.tar", "a password or signature in"),
+        ("https://host/x.tar?X-Amz-Signature=hunter2", "a password or signature in"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said_without_secrets(tmp_path, seaweedfs, use, text, message):

@@ -38,7 +38,7 @@ _ADDRESS = Address("s3", BUCKET, "synthetic")
 
 
 def bench_manifest(rows: int = ROWS, objects: int = 0, on_step: OnStep | None = None) -> dict[str, Any]:
-    """Measure reopening a data set, and listing one.
+    """Measure the time to reopen a data set, and to list one.
 
     Args:
         rows: Samples of the synthetic manifest.
@@ -120,7 +120,7 @@ def _made_up(rows: int) -> Manifest:
 
 
 def _listed(objects: int, folder: Path) -> dict[str, Any]:
-    """List objects of one byte, in a hundred folders."""
+    """List one-byte objects in a hundred folders."""
     import obstore
 
     (folder / "server").mkdir()

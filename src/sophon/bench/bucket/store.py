@@ -1,7 +1,7 @@
 """`sophon bench store`: objects read through the reading stage or by other clients, and bytes read from a bucket.
 
 All read the same objects of 100 KB from SeaweedFS on this machine, with the same number of concurrent requests, in
-turns. CPU seconds are those of the reading process alone. Clients that are not installed are left out.
+turns. CPU seconds are those of the reading process only. Clients that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def bench_store(
     """Measure requests per second and CPU of each client, and bytes read from a bucket.
 
     Args:
-        photos: Folder of pictures of which bytes are counted; None to leave that out.
-        objects: How many objects of 100 KB are read in each round.
+        photos: Folder of pictures whose bytes are counted; None to skip this.
+        objects: Number of 100 KB objects that are read in each round.
         at_once: Concurrent requests.
-        rounds: How often each is measured.
-        with_plan: Whether to compare a node beside the bucket with one beside the folder, too; measures all cuts.
+        rounds: Number of measurements of each client.
+        with_plan: Whether to also compare a node beside the bucket with one beside the folder, which measures all cuts.
         on_step: Called with the name, number and count of the next step.
 
     Returns:

@@ -31,7 +31,7 @@ def bucket_bytes(server: ObjectServer, photos: Path, folder: Path, with_plan: bo
         server: Object server for the pictures.
         photos: Folder of pictures.
         folder: Folder for the node's files.
-        with_plan: Whether to measure all cuts, too, and compare a node beside the bucket with one beside the folder.
+        with_plan: Whether to also measure all cuts and compare a node beside the bucket with one beside the folder.
     """
     with open_store(photos) as files:
         server.put((f"photos/{files.manifest.ids[number].as_py()}", files.read(number)) for number in range(len(files)))
@@ -59,7 +59,7 @@ def bucket_bytes(server: ObjectServer, photos: Path, folder: Path, with_plan: bo
 
 
 def _planned(photos: Path, address: str, folder: Path, digest: str) -> dict[str, Any]:
-    """Return how much `optimal` saves of the link, and of the bucket, for a slow link and cores enough."""
+    """Return how much traffic `optimal` saves on the link and from the bucket, with a slow link and enough cores."""
     with open_store(photos) as files:
         profile = measure(files, _RECIPE, seed=_SEED, epoch=_EPOCHS - 1)
         file_bytes = _sizes(files)

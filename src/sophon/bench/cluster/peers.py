@@ -5,7 +5,7 @@ in the mapper. Ray Data sends finished tensors through its object store; here al
 can be put between them. Samples per second are therefore compared where the CPU is the bottleneck, and the bytes that
 would cross a link are counted.
 
-The result also lists what cannot be compared here, and why.
+The result also lists comparisons that are not possible here, with reasons.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _NOT = {
     "same bits": "Ray Data has no order or random stream that could be compared: workers use their own random "
     "generators",
 }
-_SERVICE = "tensorflow is not installed here; tf.data service was not run"
+_SERVICE = "tensorflow is not installed here, so tf.data service was not run"
 
 
 def bench_peers(data: Path, batch_size: int = 16, on_step: OnStep = nothing) -> dict[str, Any]:
-    """Return samples per second of Ray Data, the bytes of its batches, and what could not be compared.
+    """Return samples per second of Ray Data, the bytes of its batches, and the comparisons that are not possible.
 
     Raises:
         Error: Ray Data failed.

@@ -24,10 +24,10 @@ _BOTH = frozenset({"1b", "1c", "3"})  # figures of both data sets
 
 
 def bench_paper(scenario: Scenario, on_step: OnStep | None = None) -> dict[str, Any]:
-    """Run a scenario and return what `schema.md` describes.
+    """Run a scenario and return the result that `schema.md` describes.
 
     Args:
-        scenario: What to run.
+        scenario: The scenario to run.
         on_step: Called with the name, number and count of the next step.
 
     Raises:

@@ -1,15 +1,15 @@
 """Adapts a profile that was measured on an idle machine to the costs on the rig.
 
-On the rig a core has more to do than ops: TCP, Flight and the interpreter take part of it, caches are cold where
-samples come one at a time, and under a quota a process is stopped and started. So a few samples are fetched there at
-cuts of each kind. With r the CPU seconds that replies report (or that finishing took), P those of the whole process and
-b the bytes, the columns of the profile become ::
+On the rig a core does more than run ops: TCP, Flight and the interpreter take part of its time, caches are cold when
+samples come one at a time, and a quota stops and restarts processes. So a few samples are fetched on the rig at cuts of
+each kind. With r the CPU seconds that replies report (or that finishing took), P those of the whole process and b the
+bytes, the columns of the profile become ::
 
     storage_s = ratio(kind) · measured + handling            ratio: Σ r / Σ measured
     trainer_s = ratio(kind) · measured + receiving · bytes   sending, receiving: (P − Σ r) / Σ b of files
-                                                             handling: what is left of P − Σ r, per sample
+                                                             handling: the rest of P − Σ r, per sample
 
-Sending is no column: it is what every byte takes of the storage cores, and goes with the resources.
+Sending is not a column: it is the storage CPU time per byte, and is part of the resources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sophon.bench.rig.processes import Server, Trainer
 from sophon.codec import RAW, Cut
 from sophon.profile.table import FloatTable, Profile
 
-CUTS = ("0:window", "2:raw", "2:webp")  # one of each kind; the others are scaled as the one most like them
+CUTS = ("0:window", "2:raw", "2:webp")  # one of each kind; the others are scaled like the most similar one
 _SAMPLES = 40
 
 
@@ -34,7 +34,7 @@ class Cost:
 
     Args:
         cut: The cut.
-        samples: Which samples really came at that cut.
+        samples: The samples that actually came at that cut.
         payload_bytes: Their bytes.
         storage_s: CPU seconds that their replies report.
         trainer_s: CPU seconds that finishing them took.
@@ -54,7 +54,7 @@ class Cost:
 def calibrated(
     profile: Profile, trainer: Trainer, server: Server, url: str, *, seed: int, epoch: int, storage: bool
 ) -> tuple[Profile, float]:
-    """Return the profile with what samples cost on the rig, and the storage CPU seconds that sending a byte takes.
+    """Return the profile with the costs of samples on the rig, and the storage CPU seconds per byte sent.
 
     Args:
         profile: Profile measured on an idle machine.
@@ -62,8 +62,8 @@ def calibrated(
         server: The server's process.
         url: Address of the data set.
         seed: Seed of the boxes.
-        epoch: Likewise.
-        storage: Whether the server has any core for ops.
+        epoch: Epoch of the boxes.
+        storage: Whether the server has cores for ops.
     """
     count = min(len(profile), _SAMPLES)
     samples = [i * len(profile) // count for i in range(count)]
@@ -106,7 +106,7 @@ def calibrated(
 
 
 def _fetch(trainer: Trainer, server: Server, cut: Cut, **request: Any) -> Cost:
-    # Unless all files were touched before, indexes are built; and opening a data set costs the server something, too.
+    # Indexes are built unless all files were touched before, and opening a data set costs the server time too.
     trainer.do("spend", cut=str(cut), **{**request, "samples": request["samples"][: None if cut.k == 0 else 1]})
     before_s = server.cpu_s()
     said = trainer.do("spend", cut=str(cut), **request)

@@ -1,4 +1,4 @@
-"""The files of a run: those of a folder, or synthetic ones, in the number wanted.
+"""The files of a run: as many as wanted, from a folder or synthetic.
 
 If more samples are wanted than there are files, files are repeated under other names; every sample has its own boxes.
 """
@@ -42,7 +42,7 @@ class PaperData:
 
 
 def prepare(scenario: Scenario, like: str, work: Path, on_photo: Callable[[int, int], None] | None = None) -> PaperData:
-    """Lay the files of a data set out in a folder.
+    """Put the files of a data set into a folder.
 
     Args:
         scenario: Their source and the number wanted.

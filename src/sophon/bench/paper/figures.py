@@ -28,11 +28,11 @@ _ALMOST_NOTHING_S = 1e-6  # below the resolution of a clock; it bounds all ratio
 
 
 def figure_1a(data: PaperData, seed: int, epoch: int) -> dict[str, Any]:
-    """Bytes after each op of two samples: one that shrinks on the way, and one that is smallest raw."""
+    """Bytes after each op for two samples: one that shrinks on the way, and one that is smallest as a raw file."""
     store = open_store(data.folder)
     sizes = [int(size) for size in store.manifest.sizes]
     order = np.argsort(sizes)
-    # As in the paper: A weighs about half as much again as the mean, B less than a crop.
+    # As in the paper: A has about 1.5 times the mean size, and B is smaller than a crop.
     picks = {
         "A: a large file": int(order[int(0.85 * len(order))]),
         "B: a small file": int(order[int(0.15 * len(order))]),
@@ -99,7 +99,7 @@ def figure_1d(
     goodput_bytes_per_s: float,
     repeats: int,
 ) -> dict[str, Any]:
-    """How busy consumers of three speeds are, with raw files and with the best plan."""
+    """Utilisation of consumers of three speeds, with raw files and with the best plan."""
     raw = make_plan(profile, Resources(goodput_bytes_per_s, 1, 1), "none").prediction
     models = []
     for name, like, factor in MODELS:

@@ -1,8 +1,8 @@
 """The paper's own values.
 
 M. Wang, G. Waldspurger, S. Sundararaman, *A Selective Preprocessing Offloading Framework for Reducing Data Traffic in
-DL Training*, HotStorage '24, sections 2 and 4. Gains are against No-Off, above 1 where fewer bytes cross the link or an
-epoch is shorter. Only what the text states is here; what its plots show without a number is not.
+DL Training*, HotStorage '24, sections 2 and 4. Gains are relative to No-Off, above 1 if fewer bytes cross the link or
+an epoch is shorter. Only values stated in the text are included, not those that its plots show without a number.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ FIGURE_1B = {
 FIGURE_1C = {"openimages": {"zero_share": 0.24}}
 FIGURE_1D = {"ResNet50": 1.0, "ResNet18": 0.35}  # "near-maximal" and "about 65 % of its time in … idle state"
 FIGURE_4_WORDS = (
-    "all is slowest, and slower still with one core; fastflow offloads nothing; resize is behind none with two cores "
-    "or fewer; sophon is the fastest throughout, 22 s faster from the first core and 9 s from the fifth"
+    "all is slowest, and even slower with one core; fastflow offloads nothing; resize is slower than none with two "
+    "cores or fewer; sophon is always fastest; the first core saves it 22 s, and the fifth 9 s"
 )

@@ -29,7 +29,7 @@ _AUTOMATIC = "automatic"
 
 
 class BitsError(Error):
-    """Two policies fed the model different tensors."""
+    """Raised when two policies feed the model different tensors."""
 
 
 class Race:
@@ -68,8 +68,9 @@ class Race:
         Args:
             storage_cores: Number of cores near storage.
             policies: Policies to run; by default those of the scenario.
-            repeats: How often; by default as the scenario says.
-            automatic: Whether to also run a loader that measures its first epoch and plans for itself, as users get it.
+            repeats: Timed epochs of each policy; by default those of the scenario.
+            automatic: Whether to also run a loader that measures its first epoch and plans by itself, as it does by
+                default.
         """
         scenario = self._scenario
         policies, repeats = policies or scenario.policies, repeats or scenario.repeats
@@ -197,7 +198,7 @@ def _result(rows: list[dict[str, Any]], plan: Plan, digest: str) -> dict[str, An
 
 
 def gains(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return how many times fewer bytes and seconds than `none` each policy takes."""
+    """Return the factors by which each policy takes fewer bytes and seconds than `none`."""
     none = results["none"]
     return {
         name: {"traffic": none["link_bytes"] / row["link_bytes"], "time": none["epoch_s"] / row["epoch_s"]}

@@ -22,21 +22,20 @@ class Scenario:
 
     Args:
         data: Folder of images, or one with folders `openimages` and `imagenet`; None for synthetic photos.
-        like: Which data set of the paper to compare with and to make up.
+        like: Data set of the paper to compare with and to imitate.
         count: Samples in an epoch; None for as many as make epochs long enough to measure.
         link_bytes_per_s: Rate of the link.
-        storage_cores: Number of cores near storage; one at most, since a whole core is all that the rig gives to the
-            server.
+        storage_cores: Number of cores near storage; at most one, since the rig gives the server one core.
         consumer_samples_per_s: Speed of the stand-in accelerator; None for a small network on the trainer's CPU.
         repeats: Timed epochs of each policy.
-        figures: Which of the paper's figures to make, too.
-        policies: Which policies to run; `none` must be among them.
-        shape: What shapes the link: auto, tbf or server.
+        figures: Figures of the paper to make as well.
+        policies: Policies to run; `none` must be among them.
+        shape: How the link is shaped: auto, tbf or server.
         batch_size: Samples in a batch.
         workers: Threads of the loader that finish samples.
         seed: Seed of order and boxes.
         epoch: Epoch that is run, always the same one, so that boxes are equal.
-        automatic: Whether to also run a loader that measures and plans for itself.
+        automatic: Whether to also run a loader that measures and plans by itself.
         keep: Folder for profiles and plans; None to discard them.
     """
 
@@ -65,10 +64,10 @@ class Scenario:
         for name in self.policies:
             _among("policies", name, POLICY_NAMES)
         if "none" not in self.policies:
-            raise ConfigError("policies: everything is compared with none; add it")
+            raise ConfigError("policies: expected 'none' among them, since all others are compared with it")
         if not 0 <= self.storage_cores <= 1:
             raise ConfigError(
-                f"storage_cores: expected 0 … 1, got {self.storage_cores:g}; server and trainer have a core each"
+                f"storage_cores: expected 0 … 1, got {self.storage_cores:g}; server and trainer have one core each"
             )
         for name in ("repeats", "batch_size", "workers"):
             if getattr(self, name) < 1:

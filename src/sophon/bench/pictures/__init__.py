@@ -1,1 +1,1 @@
-"""The photos that benchmarks run on, found or made."""
+"""The photos that benchmarks run on: existing files, or synthetic ones."""

@@ -1,9 +1,9 @@
 """A canvas for synthetic photos: regions first, then texture and light over all of them.
 
-Regions are numbers on a map, drawn by Pillow; the number is the region's luma, and tables say what else each number
-looks like (chroma, amount of detail). To finish, the map is looked up plane by plane, and light and the textures of the
-bank are laid over the whole at once, scaled by the amount of detail. Everything is NumPy on contiguous arrays of small
-integers, no larger than the map, which stay in the processor's cache: that is what makes it fast.
+Regions are numbers on a map, drawn by Pillow; the number is the region's luma, and tables give its other properties
+(chroma, amount of detail). To finish, the map is looked up plane by plane, and light and the textures of the bank are
+laid over the whole at once, scaled by the amount of detail. It is fast because all work is NumPy on contiguous arrays
+of small integers, no larger than the map, which stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from PIL import Image, ImageDraw
 from sophon.bench.pictures.texture import I8, I16, U8, Bank, piece
 
 Box = tuple[int, int, int, int]
-"""Left, top, right and bottom; right and bottom are outside."""
+"""Left, top, right and bottom; right and bottom are exclusive."""
 
 MOST_DETAIL = 110
 """Upper bound on detail: it keeps red paint with its tint in a byte (198 + 3 * MOST_TINT_STD * 141 / 128 < 256), and 32
 times luma with texture in an int16 (32 * 255 + 4 * TILE_STD * 111, and less than 5,000 for light)."""
 
 LEAST_TINT = 30
-"""Added to detail for chroma: colour is never even, if only because of the sensor's noise."""
+"""Added to detail for chroma: colour is never perfectly even, because of the sensor's noise."""
 
 BLACK, WHITE = np.int16(0), np.int16(255)
 
@@ -54,7 +54,7 @@ class Canvas:
     """A map of regions and their materials.
 
     Args:
-        rng: Source of every choice of this photo.
+        rng: Source of all random choices for this photo.
         bank: The tiles.
         size: Width and height.
         busy: Factor on all detail.
@@ -70,7 +70,7 @@ class Canvas:
         self._map_size = self.width, self.height
         self._map = bytearray(self.width * self.height)
         image = Image.frombuffer("L", self._map_size, self._map, "raw", "L", 0, 1)
-        image.readonly = 0  # or else Pillow would draw on a copy of the bytes
+        image.readonly = 0  # otherwise Pillow would draw on a copy of the bytes
         self._draw = ImageDraw.Draw(image)
         # Blue and red difference, and detail of region n at offset n. Detail is odd in regions with the busier of the
         # photo's two textures.
@@ -78,7 +78,7 @@ class Canvas:
         self._numbers: set[int] = set()
 
     def _region(self, material: Material) -> int:
-        """Return the number of a new region made of that material: its luma, or the nearest that is still free."""
+        """Return the number of a new region of that material: its luma, or the nearest value that is still free."""
         rng = self.rng
         number = rng.randint(*material.luma)
         step = 1 if number < 128 else -1
@@ -143,7 +143,7 @@ class Canvas:
         return luma, blue, red
 
     def _plane(self, pixels: bytearray) -> U8:
-        """Return bytes of the size of the map as rows and columns."""
+        """Return bytes as an array with the rows and columns of the map."""
         return np.frombuffer(pixels, np.uint8).reshape(self.height, self.width)
 
     def _lit(self) -> I16:
@@ -193,16 +193,16 @@ class Canvas:
 
 
 def _with_right(plane: I16) -> I16:
-    """Add to every pixel the one to the right of it, and to the last pixel of a row itself."""
+    """Add to every pixel its right neighbour; the last pixel of a row is doubled."""
     total = np.empty_like(plane)
-    pixels = plane.reshape(-1)  # as one row, since NumPy is slow at going from row to row
+    pixels = plane.reshape(-1)  # as one row, since NumPy is slow to move from row to row
     np.add(pixels[:-1], pixels[1:], out=total.reshape(-1)[:-1])
     np.add(plane[:, -1], plane[:, -1], out=total[:, -1])
     return total
 
 
 def _with_lower(plane: I16) -> I16:
-    """Add to every pixel the one below it, and to the last pixel of a column itself."""
+    """Add to every pixel the one below it; the last pixel of a column is doubled."""
     total = np.empty_like(plane)
     np.add(plane[:-1], plane[1:], out=total[:-1])
     np.add(plane[-1], plane[-1], out=total[-1])
@@ -210,7 +210,7 @@ def _with_lower(plane: I16) -> I16:
 
 
 def _enlarged(plane: U8) -> U8:
-    """Return a plane twice as wide and high, every pixel four times."""
+    """Return a plane twice as wide and high, with every pixel repeated four times."""
     # A byte times 257 is that byte twice: far quicker than np.repeat along rows.
     wide = plane.astype(np.uint16)
     wide *= np.uint16(257)

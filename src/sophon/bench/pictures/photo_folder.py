@@ -20,7 +20,7 @@ RECORD = ".sophon-synth.json"
 
 @dataclass(frozen=True)
 class WrittenPhotos:
-    """What a run wrote.
+    """Summary of the photos that a run wrote.
 
     Args:
         folder: Where they are.
@@ -39,7 +39,7 @@ class WrittenPhotos:
 
 @dataclass(frozen=True)
 class _Record:
-    """What the hidden file holds: enough to name the files of the run."""
+    """The contents of the hidden file, which suffice to name the files of the run."""
 
     like: str
     seed: int
@@ -71,20 +71,20 @@ def write_photos(
 
     Args:
         folder: Folder to write to; it is made if it does not exist.
-        like: Which data set to resemble.
+        like: Data set to resemble.
         count: Number of photos.
-        seed: Another seed gives other photos.
+        seed: Seed of the photos; different seeds give different photos.
         classes: Class folders to spread the photos over; 0 for none.
         on_progress: Called with (done, count) after each photo.
-        force: Write into a folder that holds other things too.
+        force: Write even if the folder holds other files.
 
     Raises:
-        ConfigError: An argument that cannot work.
+        ConfigError: An argument is invalid.
     """
     if count < 1:
-        raise ConfigError(f"{count} photos were requested; expected 1 or more; try 256")
+        raise ConfigError(f"expected 1 or more photos, got {count}; try 256")
     if classes < 0:
-        raise ConfigError(f"found {classes} classes; expected 1 or more, or 0 for photos without class folders")
+        raise ConfigError(f"expected 1 or more classes, or 0 for photos without class folders, got {classes}")
     earlier = _earlier_run(folder, force)
     started_s = time.perf_counter()
     source = PhotoSource(like, seed)
@@ -111,7 +111,7 @@ def write_photos(
 
 
 def _earlier_run(folder: Path, force: bool) -> _Record | None:
-    """Return what an earlier run wrote here; refuse a folder that holds anything else, unless forced."""
+    """Return the record of an earlier run here; refuse a folder that holds anything else, unless forced."""
     if not folder.exists():
         return None
     if not folder.is_dir():
@@ -135,7 +135,7 @@ def _remove(folder: Path, record: _Record) -> None:
 
 
 def _read_record(folder: Path) -> _Record | None:
-    """Return what an earlier run wrote here, or None."""
+    """Return the record of an earlier run here, or None."""
     try:
         found = json.loads((folder / RECORD).read_text())
         return _Record(str(found["like"]), int(found["seed"]), int(found["count"]), int(found["classes"]))

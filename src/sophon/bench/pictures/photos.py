@@ -1,8 +1,8 @@
-"""Synthetic photos that are as large, and compress as well, as those of ImageNet and OpenImages.
+"""Synthetic photos with the sizes and the compressibility of those in ImageNet and OpenImages.
 
 A photo is a pure function of (kind, seed, index): its file size is drawn from the real distribution, dimensions and
-chroma sampling are drawn to go with it, a scene is painted, and the JPEG quality that gives this size is predicted from
-how rough the scene is. The same versions of NumPy and Pillow give the same bytes.
+chroma sampling are drawn to match, a scene is painted, and the JPEG quality that gives this size is predicted from the
+roughness of the scene. The same versions of NumPy and Pillow give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from sophon.errors import ConfigError
 SAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
 
 CHROMA_KEPT = {"4:4:4": math.log(2), "4:2:2": math.log(1.5), "4:2:0": math.log(1.25)}
-"""How much chroma adds to the size of a file, by sampling: it grows with the pixels of chroma that are kept."""
+"""How much chroma adds to the file size, by sampling: it grows with the number of chroma pixels that are kept."""
 
 QUALITIES = (20, 40, 60, 75, 82, 87, 90, 92, 94, 95, 96, 97, 98, 99, 100)
 """Qualities at which file sizes are measured; denser where the size changes faster."""
 
 CALIBRATION_PHOTOS = 48
-"""Number of photos on which they are measured; the error of the mean is then about 1 %."""
+"""Number of photos on which file sizes are measured; the error of the mean is then about 1 %."""
 
 WHOLE_QUALITY = 94
-"""Quality at which whole photos are measured too, not only samples of them; typical of real files."""
+"""Quality at which whole photos are also measured, not only samples of them; typical of real files."""
 
 SAMPLE_PIECES = 130
 """Number of pieces by which a photo is judged; with half as many, file sizes would vary by a tenth more."""
 
 HEADER_BYTES = {1: 328, 3: 623}
-"""Bytes of a JPEG file besides its blocks, by number of planes, as Pillow writes it."""
+"""Bytes of a JPEG file other than its blocks, by number of planes, as Pillow writes it."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -50,7 +50,7 @@ class PhotoKind:
     Args:
         size_quantiles: (share of the files, bytes): that share of the files has at most this many bytes.
         sizes: (width, height, weight) in landscape orientation.
-        portrait_share: Share of photos that are higher than wide.
+        portrait_share: Share of photos that are taller than wide.
         gray_share: Share of photos with one channel.
         sampling_shares: Shares of ``SAMPLINGS`` within each quarter of the files, smallest files first: cameras
             and editors that keep all chroma also use high quality.
@@ -59,8 +59,8 @@ class PhotoKind:
         tint_std: Standard deviation of the tint of the texture.
         scale: Pixels of a photo per pixel of the map it is drawn on, in each direction. Photos of a thousand pixels are
             soft from pixel to pixel: a map half as wide and high has all their edges, at a quarter of the cost.
-        busy: Factor on the detail of a scene: its median; by how much its logarithm grows from the smallest files to
-            the largest; and the standard deviation of that logarithm for files of one size.
+        busy: Factor on the detail of a scene: its median; the growth of its logarithm from the smallest files to the
+            largest; and the standard deviation of that logarithm for files of one size.
     """
 
     size_quantiles: tuple[tuple[float, int], ...]
@@ -136,18 +136,18 @@ class _Painting:
 class PhotoSource:
     """Makes the photos of one (kind, seed).
 
-    Creating a source takes about a second; after that a core makes some 130 photos like OpenImages' or 270 like
-    ImageNet's per second, of which Pillow's JPEG encoder takes two thirds and half of the time. A source never changes,
-    so threads may share it.
+    Creating a source takes about a second; after that, a core makes about 130 photos like OpenImages' or 270 like
+    ImageNet's per second; Pillow's JPEG encoder takes two thirds or half of that time, respectively. A source never
+    changes, so threads may share it.
 
     Args:
-        like: Which data set to resemble, a key of ``KINDS``.
-        seed: Another seed gives other photos.
+        like: Data set to resemble, a key of ``KINDS``.
+        seed: Seed of the photos; different seeds give different photos.
     """
 
     def __init__(self, like: str, seed: int = 0) -> None:
         if like not in KINDS:
-            raise ConfigError(f"found no kind of photos called {like!r}; expected one of: {', '.join(KINDS)}")
+            raise ConfigError(f"there are no photos like {like!r}; choose from {', '.join(KINDS)}")
         self._kind = KINDS[like]
         self._name = f"{like} {seed}"
         shares, sizes_bytes = zip(*self._kind.size_quantiles, strict=True)
@@ -217,7 +217,7 @@ def _traits(painting: _Painting) -> F64:
 
 
 def _roughness(sample: U8) -> float:
-    """Return the mean logarithm of how far luma goes up and down along a column of 16 px."""
+    """Return the mean logarithm of the total variation of luma along a column of 16 px."""
     columns = sample.reshape(-1, 16, sample.shape[1]).astype(np.int16)
     steps = columns[:, 1:] - columns[:, :-1]
     np.abs(steps, out=steps)
@@ -226,7 +226,7 @@ def _roughness(sample: U8) -> float:
 
 
 def _sample(plane: U8) -> U8:
-    """Return about ``SAMPLE_PIECES`` pieces of 16×16 px, evenly spread, side by side and one below the other."""
+    """Return about ``SAMPLE_PIECES`` pieces of 16×16 px, evenly spread, joined in a grid."""
     rows, columns = (side // 16 for side in plane.shape)
     step = max(1, round(math.sqrt(rows * columns / SAMPLE_PIECES)))
     lines = plane[: rows * 16, : columns * 16].view("V16").reshape(rows, 16, columns)

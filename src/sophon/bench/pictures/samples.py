@@ -25,7 +25,7 @@ class Samples:
 
 
 def load_samples(folder: Path | None, count: int, like: str = "imagenet") -> Samples:
-    """Return files spread evenly over a folder, or photos made like those of a data set."""
+    """Return files spread evenly over a folder, or synthetic photos like those of a data set."""
     if folder is None:
         source = PhotoSource(like, seed=0)
         return Samples(f"{count} synthetic photos like {like}", tuple(source.photo(i) for i in range(count)))

@@ -7,8 +7,8 @@ from random import Random
 
 from sophon.bench.pictures.canvas import Box, Canvas, Material
 
-# Colours and contrasts of common things by eye; together they give the chroma spread and the mix of smooth and busy
-# places that photos have (tests/bench/pictures/test_photos.py).
+# Colours and contrasts of common objects, chosen by eye; together they give the chroma spread and the mix of smooth and
+# busy places that photos have (tests/bench/pictures/test_photos.py).
 SKY = Material((160, 240), 138, 118, 10, (1.2, 5.0))
 HAZE = Material((90, 190), 131, 126, 7, (3.0, 14.0))
 LEAF = Material((40, 115), 114, 122, 7, (20.0, 40.0), busy=0.8)
@@ -26,7 +26,7 @@ THINGS = (RED_PAINT, BLUE_PAINT, YELLOW_PAINT, WALL, WALL, STONE, STONE, FUR, FU
 
 
 def landscape(canvas: Canvas) -> None:
-    """Paint sky, ridges one in front of the other, ground and a few things."""
+    """Paint sky, ridges one in front of the other, ground and a few objects."""
     rng = canvas.rng
     canvas.fill(SKY)
     level = rng.uniform(0.15, 0.5)
@@ -47,7 +47,7 @@ def close_up(canvas: Canvas) -> None:
 
 
 def street(canvas: Canvas) -> None:
-    """Paint walls side by side under the sky, a road and many things."""
+    """Paint walls side by side under the sky, a road and many objects."""
     rng = canvas.rng
     canvas.fill(SKY)
     left = 0

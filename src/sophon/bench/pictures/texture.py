@@ -2,8 +2,8 @@
 
 A photo's power spectrum falls roughly as 1/f²: smooth Gaussian fields give that for grain, grass and haze, and
 opaque leaves of all sizes falling on each other ("dead leaves") give it for foliage and clutter, with edges.
-Every tile wraps around. It is stored twice, one copy below the other, so that a piece of it that begins at any pixel is
-one run of memory (see ``piece``), which takes a third of the time to read that separate rows would take.
+Every tile wraps around. It is stored twice, one copy below the other, so that a piece that begins at any pixel is
+contiguous in memory (see ``piece``), which takes a third of the time to read that separate rows would.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Texture:
-    """Ingredients of a photo: a rather even texture and a busy one.
+    """Textures of a photo: a rather even one and a busy one.
 
     Args:
         even: Luma, standard deviation ``TILE_STD`` around 0. One tile per phase: of every ``scale`` pixels in each
             direction, the first tile has the upper left, the next the one to the right of it, and so on.
-        change: ``even ^ change`` is the busy one.
+        change: ``even ^ change`` is the busy texture.
         tints: Blue and red difference, one pixel per pixel of a phase.
         tint_roughness: Logarithm of the mean step between pixels of the tints.
     """
@@ -74,10 +74,10 @@ class Bank:
     Args:
         scale: Pixels of a photo per pixel of the map it is drawn on, in each direction.
         textures: Textures to choose from, one for each photo.
-        light: Very smooth: clouds, shade, the play of light; standard deviation ``TILE_STD`` around 0.
-        patches: Uniform over 0..255: ``patches < 25`` is a tenth of the area, in patches with ragged edges.
+        light: Very smooth variation, such as clouds and shade; standard deviation ``TILE_STD`` around 0.
+        patches: Uniform over 0..255, so that ``patches < 25`` is a tenth of the area, in patches with ragged edges.
         ramps: Columns of brightness that rises or falls evenly, in 16ths of luma steps.
-        outlines: Corners of rounded and angular things, from 0 to 1.
+        outlines: Corners of rounded and angular objects, from 0 to 1.
         skylines: Points of ridges, x from 0 to 1 and y from -1 to 1.
     """
 
@@ -133,8 +133,8 @@ def field(
         rng: Source of randomness.
         spectrum: How its power falls.
         side: Its width and height.
-        stretch: How much longer its patterns are in y than in x.
-        least_cycles: Number of cycles per ``TILE_PX`` below which power no longer grows; or else one huge wave would
+        stretch: Factor by which its patterns are longer in y than in x.
+        least_cycles: Number of cycles per ``TILE_PX`` below which power no longer grows; otherwise one huge wave would
             dominate.
     """
     fy = np.fft.fftfreq(side)[:, None] * stretch
@@ -193,7 +193,7 @@ def _wraps(center: list[float], radius: float, side: int) -> list[tuple[float, f
 def _tints(one: F32, other: F32, std: float) -> tuple[tuple[I8, I8], float]:
     """Return blue and red difference from two independent fields, and their roughness.
 
-    Where things are redder they are less blue.
+    Redder areas are less blue.
     """
     blue, red = (_scaled(plane, std, limit=3) for plane in (0.5 * other - one, 0.5 * other + one))
     roughness = float(np.log(np.abs(np.diff(red.astype(np.int16), axis=0)).mean()))
@@ -201,7 +201,7 @@ def _tints(one: F32, other: F32, std: float) -> tuple[tuple[I8, I8], float]:
 
 
 def _outline(rng: np.random.Generator) -> Corners:
-    """Return the corners of something rounded (three in five) or angular."""
+    """Return the corners of a rounded (three in five) or angular object."""
     if rng.random() < 0.6:
         around = np.linspace(0, 2 * np.pi, 24, endpoint=False)
         radius = np.ones(around.size)
@@ -235,13 +235,13 @@ def _ranks(plane: F32) -> U8:
 
 
 def _scaled(plane: F32, std: float, limit: float = 4) -> I8:
-    """Scale a plane to a standard deviation and clip it at ``limit`` of them."""
+    """Scale a plane to a standard deviation and clip it at ``limit`` standard deviations."""
     scaled: I8 = np.rint(np.clip(plane / plane.std(), -limit, limit) * std).astype(np.int8)
     return scaled
 
 
 def _phases(plane: I8, scale: int) -> I8:
-    """Return one tile for each of the ``scale`` × ``scale`` places that a pixel may have on a pixel of the map."""
+    """Return one tile for each of the ``scale`` × ``scale`` positions of a pixel within a pixel of the map."""
     return np.stack([_twice(plane[y::scale, x::scale]) for y in range(scale) for x in range(scale)])
 
 

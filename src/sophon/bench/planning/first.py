@@ -33,8 +33,8 @@ def bench_first(
         link_bytes_per_s: Rate of the link.
         storage_cores: Number of cores near storage.
         consumer_per_s: Samples that the consumer takes in a second.
-        repeats: Number of new jobs for each.
-        on_step: Called with what runs next.
+        repeats: Number of new jobs per folder.
+        on_step: Called with the name of the next step.
 
     Returns:
         ``{NAME: {"first_s", "second_s", "none_s", "samples", "first_of_second", "first_of_none", "first_bytes",

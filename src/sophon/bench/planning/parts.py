@@ -38,12 +38,12 @@ def bench_parts(
         nodes: Number of nodes to divide it among.
         link_bytes_per_s: Rate of each link.
         rounds: Number of timed epochs for each.
-        shape: What limits the rate; see `open_testbed`.
-        on_step: Called with what runs next.
+        shape: How the rate is enforced; see `open_testbed`.
+        on_step: Called with the name of the next step.
 
     Returns:
         ``{"samples", "nodes", "rig", "per_s": {"whole", "parts"}, "epoch_s": {"whole": […], "parts": […]}, "times",
-        "sha256"}``: `times` is the ratio of both rates, medians of the rounds.
+        "sha256"}``: `times` is the ratio of both rates, each the median over the rounds.
 
     Raises:
         Error: The batches are not the same.
@@ -73,7 +73,7 @@ def bench_parts(
                     told: dict[str, Any] = {"name": name, "epoch": epoch, "interface": testbed.interface, **_CONSUMER}
                     seconds[name].append(testbed.trainer.do("epoch", **told)["epoch_s"])
         if sums["whole"] != sums["parts"]:
-            raise Error(f"the batches of {nodes} parts differ from those of the whole: {sums}")
+            raise Error(f"the batches from {nodes} parts differ from those of the whole: {sums}")
         per_s = {name: samples / statistics.median(values) for name, values in seconds.items()}
         return {
             "samples": samples,

@@ -1,15 +1,14 @@
-"""The scenario ``plan``: seconds and bytes of memory that planning takes, up to ten million samples.
+"""The scenario ``plan``: seconds and memory that planning takes, up to ten million samples.
 
 Every measurement runs in a separate process, on one core, so that its peak is its own. The peak is that of
 the whole process (interpreter, libraries, the profile itself and the plan); the profile is generated block by
-block straight into its tables, so generating adds one block to it. Seconds are those of the policy alone.
+block straight into its tables, so generating adds one block to it. Seconds are those of the policy only.
 
-With more than three resources the samples lie on several nodes, each with a link and cores of its own: with four, two
-nodes with a link each and cores in common; with eight, three nodes with a link and cores each, behind one link of the
-trainer's.
+With more than three resources the samples are on several nodes: with four resources, two nodes have a link each and
+share their cores; with eight, three nodes have a link and cores each, behind the trainer's one link.
 
-Concurrency: one child process at a time, pinned to one core where the system can.
-Limits: the peak is `VmHWM` on Linux; elsewhere `ru_maxrss`, which on some systems also counts the parent's.
+Concurrency: one child process at a time, pinned to one core if the system supports it.
+Limits: the peak is `VmHWM` on Linux; elsewhere it is `ru_maxrss`, which on some systems includes the parent's.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def synthetic(samples: int, seed: int = _SEED, parts: int = 1) -> Profile:
     """Return a profile like that of OpenImages (DESIGN 5): spread of sizes, CPU seconds and codec gains.
 
     Args:
-        samples: How many samples.
+        samples: Number of samples.
         seed: Seed of the generator; the same seed gives the same profile.
         parts: Number of nodes they are spread over, in turn.
     """
@@ -128,20 +127,22 @@ def run(
         samples: The numbers of samples.
         policies: Names of the policies.
         progress: Called with one line before each measurement.
-        resources: How many resources, a key of `PROBLEMS`.
+        resources: Number of resources, a key of `PROBLEMS`.
 
     Returns:
         Per policy one row per size: samples, seconds, peak_bytes, cpu_seconds, profile_bytes, epoch_s and bound_s.
     """
     if resources not in PROBLEMS:
-        raise ConfigError(f"no problem has {resources} resources; choose one of {', '.join(map(str, PROBLEMS))}.")
+        raise ConfigError(
+            f"there is no problem with {resources} resources; choose one of {', '.join(map(str, PROBLEMS))}."
+        )
     rows: dict[str, list[dict[str, Any]]] = {}
     for name in policies:
         policy(name)
         rows[name] = []
         for count in samples:
             if count < 1:
-                raise ConfigError(f"{count} samples cannot be planned; give one or more.")
+                raise ConfigError(f"expected one or more samples, got {count}.")
             progress(f"{name}: {count:,} samples × {len(CUTS)} cuts, {resources} resources")
             rows[name].append(_in_child(name, count, resources))
     return rows
@@ -190,7 +191,7 @@ def measure(name: str, samples: int, resources: int = 3) -> dict[str, Any]:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has ever had resident."""
+    """Return the peak resident memory of this process."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():

@@ -40,7 +40,7 @@ def bench_ranks(
         link_bytes_per_s: Rate of the link.
         epochs: Planned epochs, after the one that measures.
         storage_cores: Number of cores near storage.
-        on_step: Called with what runs next.
+        on_step: Called with the name of the next step.
 
     Returns:
         ``{"rig": …, "ranks": {"2": {"samples", "first_epoch_s", "epoch_s", "of_first", "worst_error", "epochs": [{

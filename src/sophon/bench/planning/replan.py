@@ -1,8 +1,8 @@
-"""The scenario ``replan``: CPU seconds that planning takes in a loader that recalls the profile of an earlier run.
+"""The scenario ``replan``: CPU seconds that planning takes in a loader that reuses the profile of an earlier run.
 
-The file is read, the recorder takes it over, the costs of an epoch are predicted from the boxes of its crops, and a
-plan is made. This is what a loader does when its first epoch begins; when it plans again later, it skips the first two
-steps. Each number of samples runs in a separate process, on one core. The profile is synthetic: sizes like those of
+The file is read, the recorder takes over its contents, the costs of an epoch are predicted from the boxes of its crops,
+and a plan is made. A loader does the same when its first epoch begins; when it plans again later, it skips the first
+two steps. Each number of samples runs in a separate process, on one core. The profile is synthetic: sizes like those of
 ImageNet, rules from some synthetic records of every cut.
 
 Concurrency: one child process at a time, pinned to one core if the system supports it.
@@ -51,7 +51,7 @@ def kept_profile(samples: int, seed: int = _SEED) -> Profile:
 
     Args:
         samples: Number of samples.
-        seed: The same gives the same profile.
+        seed: Seed of the profile; the same seed gives the same profile.
     """
     rng = np.random.default_rng(seed)
     few = Recorder(RECIPE, CUTS, _RECORDS * len(CUTS), _SEED)
@@ -88,7 +88,7 @@ def run(samples: Sequence[int] = SAMPLES, progress: Callable[[str], None] = lamb
     rows = []
     for count in samples:
         if count < 1:
-            raise ConfigError(f"{count} samples cannot be planned; give one or more.")
+            raise ConfigError(f"expected one or more samples, got {count}.")
         progress(f"replan: {count:,} samples × {len(CUTS)} cuts")
         rows.append(_in_child(count))
     return rows
@@ -124,7 +124,7 @@ def measure(samples: int) -> dict[str, Any]:
     Returns:
         ``{"samples", "cuts", "load_s", "recall_s", "estimate_s", "plan_s", "cpu_s", "again_s", "peak_bytes",
         "epoch_s"}``; all are CPU seconds, except `epoch_s`, the prediction. `cpu_s` is the sum of the four before it,
-        and `again_s` what a plan takes in the middle of the epoch.
+        and `again_s` is the time that a plan takes in the middle of the epoch.
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

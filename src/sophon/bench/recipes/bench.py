@@ -1,7 +1,7 @@
 """`sophon bench recipes`: recipes as users write them, with and without offloading, over a shaped link.
 
 Two loaders with the same seed run in turns in the trainer's process: one with policy "none", one that measures its
-first epoch and plans for itself. Bits are compared, and the second epoch is timed.
+first epoch and plans by itself. Bits are compared, and the second epoch is timed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def bench_recipes(
         data: Folder of photos.
         names: Some of RECIPES.
         link_bytes_per_s: Rate of the link.
-        repeats: Epochs of each, in turns.
+        repeats: Timed epochs of each loader.
         storage_cores: Number of cores near storage.
-        on_step: Called with what runs next.
+        on_step: Called with the name of the next step.
     """
     for name in names:
         recipe_named(name)

@@ -1,7 +1,7 @@
-"""`sophon bench kinds`: what each kind of training gains over a slow link, compared with sending whole files.
+"""`sophon bench kinds`: the gain for each kind of training over a slow link, compared with sending whole files.
 
-One row of `KINDS` for each. A loader with policy "optimal" measures its first epoch and plans for itself; the epochs
-after it are counted, and their bits are compared with those of a loader that reads the files directly.
+`KINDS` has one row for each. A loader with policy "optimal" measures its first epoch and plans by itself; the epochs
+after that are counted, and their bits are compared with those of a loader that reads the files directly.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Kind:
 
     Args:
         recipe: Name of its recipe, see `presets`.
-        about: What it is, in words.
-        folder: Which folder of the data it is for, if there is one of this name.
-        options: What follows the path of photos with targets (`targets`); "" for photos alone.
-        sounds: How files of sounds end (`sounds`); "" if there are none.
+        about: Description in words.
+        folder: Folder of the data that it uses, if one of this name exists.
+        options: Options after the path of photos with targets (`targets`); "" for photos without targets.
+        sounds: Ending of its sound files (`sounds`); "" if it has none.
     """
 
     recipe: str
@@ -63,7 +63,7 @@ USUAL = ("simclr", "dino", "segmentation", "detection")
 
 
 class KindsError(Error):
-    """A run gave different tensors than the files themselves."""
+    """Raised when a run gives different tensors than the files themselves."""
 
 
 def bench_kinds(
@@ -79,18 +79,18 @@ def bench_kinds(
     Args:
         data: Folder of photos or sounds, or one that holds ``openimages/``, ``coco/`` and ``audio/``.
         names: Some of KINDS.
-        link_bytes_per_s: Rate of the link, slow enough for it to be what an epoch waits for; else a plan saves CPU, and
-            may send more bytes for that.
+        link_bytes_per_s: Rate of the link, slow enough to be the bottleneck; otherwise a plan saves CPU, and may send
+            more bytes to do so.
         repeats: Epochs that are counted, after the one that measures.
         storage_cores: Number of cores near storage.
-        on_step: Called with what runs next.
+        on_step: Called with the name of the next step.
 
     Raises:
         KindsError: Tensors differ from those of the files.
     """
     for name in names:
         if name not in KINDS:
-            raise ConfigError(f"no kind {name!r}; there is {', '.join(KINDS)}")
+            raise ConfigError(f"there is no kind {name!r}; choose from {', '.join(KINDS)}")
         recipe_named(KINDS[name].recipe)
     steps, count = iter(range(1, 1 << 30)), len(names) * (2 + repeats)
     rows: dict[str, Any] = {}
@@ -113,13 +113,15 @@ def bench_kinds(
                     runs.append(do("epoch", name="node", epoch=1 + number, **how))
                 on_step(f"{name}: bits", next(steps), count)
                 if do("digest", name="node", epoch=1) != do("digest", name="files", epoch=1):
-                    raise KindsError(f"{name}: other tensors than from the files themselves; please report this")
+                    raise KindsError(
+                        f"{name}: the tensors differ from those of the files themselves; please report this"
+                    )
             rows[name] = _row(runs, raw_bytes)
     return rows
 
 
 def _path(data: Path, kind: Kind, work: Path) -> Path:
-    """Return the path of the data that a kind is for, which may have options after it."""
+    """Return the path of the data for a kind of training, possibly with options after it."""
     if kind.recipe in VOLUMES:
         return _scans(data / kind.folder, kind, work)
     own = data / kind.folder

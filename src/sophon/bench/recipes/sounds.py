@@ -17,8 +17,8 @@ def with_sounds(data: Path, into: Path, ending: str) -> Path:
     """Make a folder of sounds, and return it.
 
     Args:
-        data: Folder of WAV files; others are made up if there are none below it.
-        into: Where; WAV files of the folder are linked to and not copied.
+        data: Folder of WAV files; if there are none below it, synthetic ones are made.
+        into: Folder to make; WAV files are linked and not copied.
         ending: "wav", or "flac" for the same clips as FLAC.
     """
     into.mkdir(parents=True)
@@ -35,7 +35,7 @@ def with_sounds(data: Path, into: Path, ending: str) -> Path:
 
 
 def _made(folder: Path, number: int) -> Path:
-    """Write a clip: tones that fade, noise, and silence after it as many recordings have."""
+    """Write a clip: fading tones, noise, and then silence, as in many recordings."""
     from sophon.pipeline.ops.audio import wav
 
     rng = np.random.default_rng(number)

@@ -1,7 +1,7 @@
-"""Photos with masks and boxes, for recipes of segmentation and detection.
+"""Photos with masks and boxes, for segmentation and detection recipes.
 
-A folder with ``images/``, ``masks/`` and ``samples.jsonl`` (a line for each: image, labels, relative boxes) is used as
-it is. For any other photos, targets are synthetic: a mask of regions of about one brightness, and a few boxes.
+A folder with ``images/``, ``masks/`` and ``samples.jsonl`` (one line per sample: image, labels, relative boxes) is used
+as it is. For any other photos, targets are synthetic: a mask with regions of similar brightness, and a few boxes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _BOXES = 7  # in a picture of COCO, on average
 
 
 def with_targets(data: Path, into: Path) -> Path:
-    """Make a folder of ``images/``, ``masks/`` and YOLO's ``labels/`` of photos, and return it.
+    """Make a folder with ``images/``, ``masks/`` and YOLO's ``labels/`` for photos, and return it.
 
     Args:
         data: The photos.
-        into: Where; files of the photos are linked to and not copied.
+        into: Folder to make; photos are linked and not copied.
     """
     into.mkdir(parents=True)
     (into / "labels").mkdir()

@@ -1,7 +1,7 @@
-"""Two nodes on one machine: a storage node and a trainer, a link between them of a known rate, CPUs of a known number.
+"""Two nodes on one machine: a storage node and a trainer, with a known link rate and number of CPUs.
 
 With root and iproute2 the nodes are network namespaces joined by a veth pair that the kernel shapes (`namespaces`);
-otherwise both are on loopback and the server holds back what it sends (`sophon serve --limit`). Either way server and
-trainer are real processes (`processes`), pinned to a CPU each, and fractions of a storage core are a cgroup's quota
-(`quota`). `testbed.Testbed` puts it together.
+otherwise both are on loopback and the server limits its own rate (`sophon serve --limit`). Either way, server and
+trainer are real processes (`processes`), each pinned to a CPU, and fractions of a storage core are enforced by a cgroup
+quota (`quota`). `testbed.Testbed` combines all of this.
 """

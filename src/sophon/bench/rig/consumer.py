@@ -32,7 +32,7 @@ class Consumer(ABC):
 
 
 class StandIn(Consumer):
-    """A simulated accelerator: it sleeps for as long as a real one would compute, and uses no CPU.
+    """A simulated accelerator that sleeps for as long as a real one would compute, and uses no CPU.
 
     Args:
         samples_per_s: Its speed.
@@ -84,7 +84,7 @@ def consumer_of(kind: str, samples_per_s: float | None) -> Consumer:
 
 
 def cnn_speed(batch_size: int) -> float:
-    """Return the samples per second that the network takes when data is always there."""
+    """Return the samples per second that the network takes when it never waits for data."""
     cnn, batch = Cnn(), torch.zeros(batch_size, 3, 224, 224)
     for _ in range(_WARM_STEPS):
         cnn.take(batch)

@@ -1,9 +1,9 @@
 """A long, narrow link in user space: a TCP proxy that delays the bytes it forwards.
 
 Every piece of data arrives half a round trip after it was read, in both directions, and all connections share one rate
-from the node to the trainer. What has been read and has not arrived is bounded by what such a link holds and a queue of
-100 ms, so that the node feels the link as it would feel a real one. It runs as a separate process (``python -m``), so
-that it takes no time of a trainer's interpreter; what it does for a piece of 64 KiB takes about 30 µs.
+from the node to the trainer. The data in flight is bounded by the link's bandwidth-delay product and a queue of 100 ms,
+so that the node sees the same back-pressure as on a real link. It runs as a separate process (``python -m``), so that
+it takes no time from a trainer's interpreter; it spends about 30 µs on a piece of 64 KiB.
 
 Concurrency: one event loop. The class is the parent's side, used by one thread.
 """
@@ -29,9 +29,9 @@ class DelayLine:
     """The proxy as a process; in a ``with`` block.
 
     Args:
-        port: Port of this machine to pass connections on to.
+        port: Port of this machine to forward connections to.
         bytes_per_s: Rate of the link towards the trainer.
-        rtt_s: Round trip.
+        rtt_s: Round-trip time.
     """
 
     def __init__(self, port: int, bytes_per_s: float, rtt_s: float = 0.0) -> None:
@@ -56,8 +56,8 @@ class _Link:
     """The state shared by all connections.
 
     Args:
-        bytes_per_s: Rate.
-        delay_s: One way.
+        bytes_per_s: Rate of the link.
+        delay_s: One-way delay.
     """
 
     def __init__(self, bytes_per_s: float, delay_s: float) -> None:
@@ -66,7 +66,7 @@ class _Link:
         self._free_s = 0.0
 
     def sent_at(self, now_s: float, size_bytes: int, is_shaped: bool) -> float:
-        """Return when a piece that comes now has left the narrow end."""
+        """Return the time at which a piece that arrives now will have left the narrow end."""
         if not is_shaped:
             return now_s
         self._free_s = max(self._free_s, now_s) + size_bytes / self.bytes_per_s
@@ -74,7 +74,7 @@ class _Link:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: _Link, is_shaped: bool) -> None:
-    """Pass data on in one direction, late."""
+    """Forward data in one direction, with the delay."""
     loop = asyncio.get_running_loop()
     waiting: deque[tuple[float, bytes]] = deque()
     held, came, left = 0, asyncio.Event(), asyncio.Event()
@@ -120,7 +120,7 @@ async def _serve(port: int, bytes_per_s: float, rtt_s: float) -> None:
     link = _Link(bytes_per_s, rtt_s / 2)
 
     async def connected(near_in: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
-        # The kernel's own buffers would hold megabytes before the node feels anything.
+        # The kernel's own buffers would hold megabytes before the node noticed any back-pressure.
         near_out.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         far = socket.socket()
         far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)

@@ -1,11 +1,10 @@
-"""Measures what the link actually carries: one bare TCP connection from the storage node to the trainer.
+"""Measures the actual rate of the link with one bare TCP connection from the storage node to the trainer.
 
-The kernel reports how many bytes have arrived and when the last one did, and its buffers are large enough to go on for
-a while without either process. So it is the link that is measured, and not how busy the machine is.
+The kernel reports how many bytes have arrived and when the last one did, and its buffers are large enough to continue
+for a while without either process. So the result shows the link, not how busy the machine is.
 
-Run as a program it is the sender: it listens on HOST, writes its port to standard output, and sends until the other
-side hangs up.
-Limits: Linux; without root the buffers are as large as the system allows.
+Run as a program, it is the sender: it listens on HOST, writes its port to standard output, and sends until the other
+side closes the connection. Limits: Linux; without root the buffers are as large as the system allows.
 """
 
 from __future__ import annotations
@@ -65,22 +64,22 @@ def receive(host: str, port: int, seconds: float) -> float:
                     counted_from_s, counted_bytes = last_s, received_bytes
             elif last_s - counted_from_s >= (1 - _WARM_SHARE) * seconds:
                 return (received_bytes - counted_bytes) / (last_s - counted_from_s)
-    raise ConnectionError("the sender of the goodput measurement sends nothing")
+    raise ConnectionError("the goodput sender sends nothing")
 
 
 def _drain(connection: socket.socket) -> None:
     with contextlib.suppress(BlockingIOError):
         while connection.recv(1 << 20):
             pass
-        raise ConnectionError("the sender of the goodput measurement ended early")
+        raise ConnectionError("the goodput sender ended early")
 
 
 def _received(connection: socket.socket) -> tuple[float, int]:
-    """Return when the last byte arrived, and how many have arrived, read or not."""
+    """Return the arrival time of the last byte, and the number of bytes that have arrived, read or not."""
     while True:
         now_s = time.monotonic()
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        if time.monotonic() - now_s < _AT_ONCE_S:  # else this process was held up in between
+        if time.monotonic() - now_s < _AT_ONCE_S:  # otherwise this process was delayed in between
             last_ms, received_bytes = _TCP_INFO.unpack(info)
             return now_s - last_ms / 1000, received_bytes
 

@@ -6,14 +6,14 @@
     192.0.2.1 ── spPIDnNs ══ tbf, RATE ═══════▶ spPIDnNt ── 192.0.2.2
                            ◀══════ unshaped ════
 
-With several storage nodes, each has its own namespace and pair, and addresses of its own block of
-four: 192.0.2.5 and .6 follow.
+With several storage nodes, each has its own namespace and pair, and its own block of four addresses: 192.0.2.5 and .6
+follow.
 
-`tbf` is a token bucket on whole frames. Its bucket holds 2 ms of the rate (at least 16 KB, ten frames), so that no
-second of a run is a free burst, and its queue 100 ms. Segmentation offload is off: frames are the size they would have
-on a wire, and the interface's counters count every header.
+`tbf` is a token bucket on whole frames. Its bucket holds 2 ms of the rate (at least 16 KB, ten frames), so that bursts
+do not distort any second of a run, and its queue holds 100 ms. Segmentation offload is off: frames are the size they
+would have on a wire, and the interface's counters count every header.
 
-Names carry the process's id. What a run that was killed has left behind is found by that name and removed by the next.
+Names contain the process id, by which the next run finds and removes the leftovers of a run that was killed.
 Limits: Linux, root, iproute2.
 """
 
@@ -31,7 +31,7 @@ from pathlib import Path
 from sophon.bench.rig.shell import ToolError, call, tool
 from sophon.errors import ConfigError
 
-_NETWORK = "192.0.2"  # the block that RFC 5737 keeps for such use
+_NETWORK = "192.0.2"  # the block that RFC 5737 reserves for such use
 _MOST_NODES = 63  # with four addresses each
 _BUCKET_S, _SMALLEST_BUCKET_BYTES, _QUEUE = 0.002, 16 * 1024, "100ms"
 _FRAME_BYTES = 1514
@@ -55,7 +55,7 @@ class Node:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """Command prefix that runs a command there."""
+        """Command prefix that runs a command in the namespace."""
         return (str(tool("ip")), "netns", "exec", self.namespace)
 
     @property
@@ -70,7 +70,7 @@ class ShapedLink:
 
     Args:
         bytes_per_s: Rate from each storage node to the trainer, counted on whole frames.
-        nodes: How many storage nodes there are, each with its own link.
+        nodes: Number of storage nodes, each with its own link.
         shares: Share of the rate that each link has, if they differ.
     """
 
@@ -141,7 +141,7 @@ _CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
 def loopback_congestion_control() -> str | None:
-    """That of TCP outside of any namespace of ours; None if the system does not say."""
+    """TCP's congestion control outside our namespaces; None if the system does not say."""
     path = Path(_CONTROL)
     return path.read_text().strip() if path.exists() else None
 
@@ -152,14 +152,14 @@ def can_shape() -> bool:
 
 
 def remove_leftovers() -> list[str]:
-    """Remove namespaces whose run is dead, and end what still runs in them; return their names."""
+    """Remove the namespaces of dead runs, and end processes that still run in them; return their names."""
     removed = []
     for line in call("ip", "netns", "list").splitlines():
         name = line.split()[0] if line.split() else ""
         found = _NAME.fullmatch(name)
         if found is None or _alive(int(found[1])):
             continue
-        with contextlib.suppress(ToolError):  # another run may be at it too
+        with contextlib.suppress(ToolError):  # another run may be removing it too
             for pid in call("ip", "netns", "pids", name).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)

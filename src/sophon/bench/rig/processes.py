@@ -28,7 +28,7 @@ _PATIENCE_S = 15.0
 
 
 class RigError(Error):
-    """A process of the rig has failed."""
+    """Raised when a process of the rig fails."""
 
 
 class _Process:
@@ -97,8 +97,8 @@ class Server(_Process):
         datasets: Paths by name.
         cores: Number of cores for ops.
         host: Address to listen on.
-        limit_bytes_per_s: The server's own limit, where no kernel shapes the link.
-        enter: What to put before the command so that it runs in its node.
+        limit_bytes_per_s: The server's own limit, if the kernel does not shape the link.
+        enter: Command prefix that makes it run in its node.
         cpus: CPUs to run on; None for any.
         options: Further options of `sophon serve`.
     """
@@ -141,7 +141,7 @@ class Server(_Process):
         end_s = time.monotonic() + _START_S
         while not self._ready.exists():
             if self._process.poll() is not None or time.monotonic() > end_s:
-                raise RigError(f"sophon serve did not start: {self.words() or 'it said nothing'}")
+                raise RigError(f"sophon serve did not start: {self.words() or 'its log is empty'}")
             time.sleep(0.02)
         self._port = json.loads(self._ready.read_text())["port"]
 
@@ -168,9 +168,9 @@ class Trainer(_Process):
     """A process that runs epochs on command; see `sophon.bench.rig.trainer`.
 
     Args:
-        enter: What to put before the command so that it runs in its node.
+        enter: Command prefix that makes it run in its node.
         cpus: CPUs to run on; None for any.
-        environment: Variables to set, beside those of this process.
+        environment: Variables to set in addition to those of this process.
     """
 
     def __init__(
@@ -193,10 +193,10 @@ class Trainer(_Process):
         return self
 
     def do(self, what: str, on_step: Callable[[int, int], None] | None = None, **arguments: Any) -> Any:
-        """Run one command there and return its result.
+        """Run one command in the process and return its result.
 
         Raises:
-            RigError: It failed there, or the process is gone.
+            RigError: The command failed, or the process has ended.
         """
         assert self._process is not None
         assert self._process.stdin is not None
@@ -205,7 +205,7 @@ class Trainer(_Process):
             self._process.stdin.write(json.dumps({"do": what, **arguments}).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            raise RigError(f"the trainer is gone: {self.words()}") from None
+            raise RigError(f"the trainer has ended: {self.words()}") from None
         for line in self._process.stdout:
             message = json.loads(line)
             if "progress" in message:
@@ -215,7 +215,7 @@ class Trainer(_Process):
                 raise RigError(f"the trainer failed: {message['error']}")
             else:
                 return message["result"]
-        raise RigError(f"the trainer ended: {self.words() or 'it said nothing'}")
+        raise RigError(f"the trainer ended: {self.words() or 'its log is empty'}")
 
 
 def _pinned(cpus: Sequence[int] | None) -> list[str]:
@@ -224,7 +224,7 @@ def _pinned(cpus: Sequence[int] | None) -> list[str]:
 
 
 def cpus_for_two() -> tuple[list[int], list[int]] | None:
-    """Return a CPU for the server and another for the trainer; None where they cannot be pinned or there is but one."""
+    """Return a CPU for the server and another for the trainer; None if they cannot be pinned or there is only one."""
     if not hasattr(os, "sched_getaffinity") or tool("taskset") is None:
         return None
     cpus = sorted(os.sched_getaffinity(0))

@@ -1,7 +1,7 @@
 """A share of the CPU for a whole process: cgroup quota, version 1 or 2.
 
-The period is 10 ms instead of the kernel's 100: at a tenth of a core a process would otherwise stand still for 90 ms at
-a time, in which a link runs dry, and real small CPUs do not do that.
+The period is 10 ms instead of the kernel's 100: at a tenth of a core, a process would otherwise stop for 90 ms at a
+time and leave the link idle, unlike on a real small CPU.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def mechanism() -> str | None:
 
 
 class Quota:
-    """A cgroup that holds one process to a number of cores, while a ``with`` block lasts.
+    """A cgroup that limits one process to a number of cores, while a ``with`` block lasts.
 
     Args:
-        cores: How many; fractions allowed.
-        pid: The process, with all its threads and children, those of now and later ones.
+        cores: Number of cores; may be a fraction.
+        pid: The process, with all its threads, its children and later children.
     """
 
     def __init__(self, cores: float, pid: int) -> None:

@@ -8,12 +8,12 @@ import subprocess
 
 from sophon.errors import Error
 
-_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))  # where iproute2 often lies
+_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))  # where iproute2 is often installed
 _TIMEOUT_S = 30.0
 
 
 class ToolError(Error):
-    """A system tool failed or is missing."""
+    """Raised when a system tool fails or is missing."""
 
 
 def tool(name: str) -> str | None:
@@ -22,7 +22,7 @@ def tool(name: str) -> str | None:
 
 
 def call(*command: str) -> str:
-    """Run a tool and return what it prints.
+    """Run a tool and return its output.
 
     Raises:
         ToolError: It is missing or has failed.
@@ -30,7 +30,7 @@ def call(*command: str) -> str:
     path = tool(command[0])
     if path is None:
         raise ToolError(
-            f"{command[0]} is not installed; install iproute2 and util-linux, or go without (--shape server)"
+            f"{command[0]} is not installed; install iproute2 and util-linux, or do without (--shape server)"
         )
     done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode:

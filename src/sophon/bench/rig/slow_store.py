@@ -1,6 +1,6 @@
-"""A store whose reads take long, as those of an object store or of a disk that has to seek do.
+"""A store with slow reads, like those of an object store or of a disk that has to seek.
 
-`sophon.bench.rig.slow_store_plugin` puts it in the place of image folders, in a server that imports it.
+`sophon.bench.rig.slow_store_plugin` uses it for image folders, in a server that imports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SlowFolderStore(FolderStore):
 
 @contextmanager
 def slow_folders() -> Iterator[None]:
-    """Open image folders as slow ones in this process, while a ``with`` block lasts."""
+    """Make image folders slow to read in this process, while a ``with`` block lasts."""
     usual = STORES["folder"]
     STORES["folder"] = SlowFolderStore
     try:

@@ -1,4 +1,4 @@
-"""Imported by a server (``--import``), it makes image folders slow to read."""
+"""Makes image folders slow to read in a server that imports this module (``--import``)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The rig as one object: a link of a known rate, a server with a known number of cores, and a trainer.
 
-Whatever happens inside the ``with`` block, Ctrl-C included, both processes, the namespaces and the cgroup are gone
+Whatever happens inside the ``with`` block, including Ctrl-C, both processes, the namespaces and the cgroup are gone
 after it.
 """
 
@@ -31,11 +31,11 @@ class RigFacts:
 
     Args:
         shaped_by: "tbf": the kernel, on a veth pair; "server": `sophon serve --limit`, on loopback.
-        link_bytes_per_s: The rate that was asked for.
+        link_bytes_per_s: The requested rate.
         goodput_bytes_per_s: Rate of TCP payload that the link carries.
         congestion_control: Congestion control of TCP where data is sent; None if unknown.
         pinned: CPUs of server and trainer; None if they run anywhere.
-        quota: How fractions of a core are enforced; None: the server's own budget alone.
+        quota: How fractions of a core are enforced; None if only by the server's own budget.
     """
 
     shaped_by: str
@@ -51,7 +51,7 @@ class RigFacts:
 
 
 class Testbed:
-    """Two nodes; open it with `open_testbed`.
+    """A storage node, a trainer and the link between them; opened with `open_testbed`.
 
     Args:
         link: The namespaces, or None on loopback.
@@ -79,7 +79,7 @@ class Testbed:
 
     @property
     def interface(self) -> str:
-        """Whose counters count what crosses the link; on loopback they count all that crosses it, both ways."""
+        """The interface that counts the link's traffic; on loopback it counts all traffic in both directions."""
         return "lo" if self._link is None else self._link.trainer.interface
 
     @contextmanager
@@ -124,7 +124,7 @@ class Testbed:
 
     @contextmanager
     def ranks(self, count: int) -> Iterator[list[Trainer]]:
-        """Run further trainers on the CPU of the first, each told its rank as torchrun does."""
+        """Run further trainers on the CPU of the first, each with its rank in the environment as torchrun sets it."""
         with ExitStack() as stack:
             trainers = []
             for rank in range(count):
@@ -145,7 +145,7 @@ class Testbed:
                 assert sender.stdout is not None
                 port = sender.stdout.readline()
                 if not port:
-                    raise RigError("the sender of the goodput measurement did not start")
+                    raise RigError("the goodput sender did not start")
                 rate: float = self.trainer.do("goodput", host=address, port=int(port), seconds=goodput.SECONDS)
             finally:
                 sender.kill()
@@ -160,8 +160,8 @@ def open_testbed(
 
     Args:
         link_bytes_per_s: Rate of the link from each storage node to the trainer.
-        shape: What limits it: "tbf", "server", or "auto" for the kernel if this process is allowed to.
-        nodes: How many storage nodes there are, each with its own link.
+        shape: How it is enforced: "tbf", "server", or "auto" for the kernel if this process is allowed to use it.
+        nodes: Number of storage nodes, each with its own link.
         shares: Share of the rate that each link has, if they differ.
     """
     if shape not in SHAPES:

@@ -1,4 +1,4 @@
-"""The trainer's process: it reads commands as lines of JSON, runs epochs with the real loader and counts.
+"""The trainer's process: reads commands as lines of JSON, runs epochs with the real loader and counts.
 
 See `sophon.bench.rig.processes.Trainer` for the other side and the form of the lines.
 """
@@ -49,7 +49,7 @@ class Trainer:
         self._datasets: dict[tuple[str, str], RemoteDataset] = {}
 
     def hello(self) -> str:
-        """Report that the process is up."""
+        """Report that the process is ready."""
         torch.set_num_threads(1)
         return "hello"
 
@@ -70,7 +70,7 @@ class Trainer:
     def open_recipe(
         self, name: str, url: str | list[str], recipe: str, policy: str, batch_size: int, workers: int, seed: int
     ) -> int:
-        """Make a loader of a recipe as users write it; return how many samples there are."""
+        """Make a loader for a recipe as users write it; return the number of samples."""
         self._loaders[name] = DataLoader(
             url,
             recipe_named(recipe),
@@ -89,7 +89,7 @@ class Trainer:
         ray.init(address=address, log_to_driver=False, logging_level="error")
 
     def save_plan(self, name: str, path: str) -> None:
-        """Save the plan that a loader has made itself."""
+        """Save the plan that a loader has made by itself."""
         plan = self._loaders[name].plan
         if plan is None:
             raise RuntimeError("the loader has made no plan")
@@ -165,17 +165,17 @@ class Trainer:
         return {"rows": rows, "cpu_s": cpu_s}
 
     def profile(self, path: str, save: str, seed: int, epoch: int) -> None:
-        """Measure every sample of a folder at the cuts worth having, here, on this CPU, several times."""
+        """Measure every sample of a folder at the useful cuts, several times, on this CPU."""
         store = open_store(path)
         done = itertools.count(1)
         cuts = [cut for cut in cuts_to_profile(RECIPE) if cut.codec == "raw" or cut in _CUTS]
         count = (_ROUNDS + 1) * len(store)
-        # The first round builds the index of every file; steady epochs are what counts.
+        # The first round builds the index of every file; only steady epochs count.
         profiles = [
             measure(store, RECIPE, seed=seed, epoch=epoch, cuts=cuts, on_step=lambda: _progress(next(done), count))
             for _ in range(_ROUNDS + 1)
         ]
-        # A plan prefers samples that are cheap, and one lucky clock among many would look so: hence the median.
+        # A plan prefers cheap samples, and one lucky measurement among many would look cheap: hence the median.
         storage_s, trainer_s = (
             np.median([getattr(profile, name) for profile in profiles[1:]], axis=0).astype(np.float32)
             for name in ("storage_s", "trainer_s")
@@ -184,7 +184,7 @@ class Trainer:
 
 
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield all tensors of a batch, those in lists of views and in targets too."""
+    """Yield all tensors of a batch, including those in lists of views and in targets."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, dict):
@@ -195,7 +195,7 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def _consume(loader: DataLoader, consumer: Consumer) -> float | None:
-    """Take all batches; return what the plan that the epoch began with has predicted, if there was one."""
+    """Take all batches; return the prediction of the plan at the start of the epoch, if there was one."""
     predicted_s = None
     for number, batch in enumerate(loader):
         if number == 0 and loader.plan is not None:

@@ -1,7 +1,7 @@
 """Volumes of very different sizes: most take a few milliseconds, some take hundreds, as in SpeedyLoader's study.
 
-They are NIfTI files in one Parquet file. Their recipe uses the ops for volumes, plus `Pause`, whose cost is known
-beforehand.
+They are NIfTI files in one Parquet file. Their recipe uses the ops for volumes, plus `Pause`, whose cost is known in
+advance.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WAITING = Pipeline([DecodeVolume(), Pause(), _CROP])
 
 
 def encode(side: int, seed: int) -> bytes:
-    """Return the file of a synthetic cubic volume: a few soft balls."""
+    """Return a synthetic cubic volume as a file: a few soft balls."""
     random = np.random.default_rng(seed)
     axis = np.linspace(-1, 1, side, dtype=np.float32)
     volume = np.zeros((side, side, side), np.float32)

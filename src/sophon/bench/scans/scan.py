@@ -1,7 +1,7 @@
 """Synthetic CT scans of the abdomen, as large and smooth as those of KiTS19, with labelled kidneys and tumours.
 
 They are painted slice by slice: soft ellipses for body, fat, organs, spine and kidneys, in Hounsfield units, plus noise
-with the grain of a scanner's reconstruction. They do not look like real patients, but to a loader they are alike:
+with the grain of a scanner's reconstruction. They do not look like real patients, but a loader sees no difference:
 number of voxels, spacing, bytes after compression (about half of 16 bits), and size and location of the foreground.
 """
 
@@ -33,7 +33,7 @@ class Scan:
     Args:
         image: Hounsfield units as int16.
         label: Classes as uint8.
-        spacing: Distance of slices, rows and columns in mm.
+        spacing: Distance between slices, rows and columns in mm.
     """
 
     image: Voxels

@@ -24,7 +24,7 @@ _NOTE = "scans.json"
 
 @dataclass(frozen=True)
 class WrittenScans:
-    """What was written.
+    """Summary of the scans that were written.
 
     Args:
         folder: Folder of the scans.
@@ -65,7 +65,7 @@ def write_scans(
         ConfigError: The folder holds other files, or the format is unknown.
     """
     if form not in FORMATS:
-        raise ConfigError(f"no format {form!r}; there is {', '.join(FORMATS)}")
+        raise ConfigError(f"there is no format {form!r}; choose from {', '.join(FORMATS)}")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _NOTE).exists() and not force:
         raise ConfigError(f"{folder} holds other files; choose an empty folder, or use --force")
     for name in ("images", "labels", "foreground"):

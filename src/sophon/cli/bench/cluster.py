@@ -21,7 +21,7 @@ from sophon.units import format_seconds, parse_bandwidth
 @click.option(
     "--link", default="20mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of each node's link."
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs of each.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
 @click.option(
     "--shape",
     default="auto",
@@ -29,8 +29,8 @@ from sophon.units import format_seconds, parse_bandwidth
     type=click.Choice(["auto", "tbf", "server"]),
     help="What limits the rate: the kernel (tbf) or the servers.",
 )
-@click.option("--peers", is_flag=True, help="Run Ray Data on the same files, too.")
-@click.option("--relays", is_flag=True, help="Measure relays too, as `sophon bench relays` does.")
+@click.option("--peers", is_flag=True, help="Also run Ray Data on the same files.")
+@click.option("--relays", is_flag=True, help="Also measure relays, as `sophon bench relays` does.")
 @json_option
 def bench_cluster_command(
     data: Path | None,
@@ -57,7 +57,8 @@ def _print(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     uneven = result["uneven"]
     console.print(
-        f"four parts: {result['times']:.2f}× the samples/s of one, the same bits. One node of four with a quarter of "
+        f"four parts: {result['times']:.2f}× the samples/s of one, with the same bits. One node of four with a "
+        "quarter of "
         f"the link: epochs take {uneven['over_bound']:+.1%} of the plan's bound."
     )
     ray = result["ray"]
@@ -65,9 +66,9 @@ def _print(result: dict[str, Any], console: Console) -> None:
         console.print("Ray is not installed; its cost was not measured.")
     else:
         console.print(
-            f"Ray: {ray['overhead']:+.2%} CPU per sample against a list of the same nodes; opening takes "
-            f"{format_seconds(ray['open_s']['ray'])} by Ray, {format_seconds(ray['open_s']['registry'])} by a "
-            f"registry, {format_seconds(ray['open_s']['list'])} by a list."
+            f"Ray: {ray['overhead']:+.2%} CPU per sample compared with a list of the same nodes; opening takes "
+            f"{format_seconds(ray['open_s']['ray'])} with Ray, {format_seconds(ray['open_s']['registry'])} with a "
+            f"registry, {format_seconds(ray['open_s']['list'])} with a list."
         )
     if "peers" in result:
         console.print(f"Ray Data: {result['peers']['ray_data']['per_s']:.1f} samples/s on this host's loopback.")

@@ -56,7 +56,7 @@ def bench_cuts(data: Path | None, count: int) -> None:
         text = f"{mismatches} of {tensors} tensors differ from the uncut run. Please report this."
         console.print(text, style="bold red")
         sys.exit(1)
-    console.print(f"All {tensors:,} tensors are bit-equal to those of the uncut pipeline.")
+    console.print(f"All {tensors:,} tensors are bit-identical to those of the uncut pipeline.")
 
 
 def _table(title: str, result: CutsResult) -> Table:

@@ -72,4 +72,4 @@ def _print_kinds(result: dict[str, Any], console: Console) -> None:
     for name, row in result.items():
         cuts = ", ".join(f"{cut} {number:,}" for cut, number in row["cuts"].items())
         console.print(f"{name}, {KINDS[name].about}: cuts {cuts}", highlight=False)
-    console.print("Policy optimal, epochs after the first; tensors equal those of the files to the last bit.")
+    console.print("Policy optimal, epochs after the first; tensors are bit-identical to those made from whole files.")

@@ -62,7 +62,7 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     "--figures",
     metavar="LIST|all",
     default="",
-    help=f"Figures of the paper to make, of {_FIGURES}; none if left out; 1d, 3 and 4 take minutes each.",
+    help=f"Figures of the paper to reproduce, from {_FIGURES}; none if left out; 1d, 3 and 4 take minutes each.",
 )
 @click.option("--policies", metavar="LIST", default=_POLICIES, show_default=True, help="Policies to run.")
 @click.option(
@@ -122,7 +122,7 @@ def bench_paper_command(
 def _list(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if len(set(names)) != len(names):
-        raise ConfigError(f"{text!r} names something twice")
+        raise ConfigError(f"{text!r} contains the same name twice")
     return names
 
 
@@ -154,7 +154,7 @@ def print_paper(result: dict[str, Any], console: Console) -> None:
 
 def _policies(rows: dict[str, Any], paper: dict[str, Any], like: str) -> Table:
     table = Table(
-        title=f"{like}: gains over none, next to the paper's; planned: as predicted; CPU: of the server",
+        title=f"{like}: gains over none, next to the paper's; planned = predicted, CPU = of the server",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -197,7 +197,7 @@ def _print_1a(figure: dict[str, Any], console: Console) -> None:
 
 
 def _print_1b(figure: dict[str, Any], console: Console) -> None:
-    table = Table("data set", "least bytes after", "share", "paper", title="Figure 1b", title_justify="left")
+    table = Table("data set", "fewest bytes after", "share", "paper", title="Figure 1b", title_justify="left")
     for like, row in figure["datasets"].items():
         for op, share in row["shares"].items():
             said = figure["paper"].get(like, {}).get(op)

@@ -86,10 +86,10 @@ def _print_window(result: WindowResult, console: Console) -> None:
 
 def _print_progressive(result: WindowResult, console: Console) -> None:
     ms = result.progressive_ms
-    made = "re-saved as progressive files" if result.progressive_made else "those of them that are progressive"
+    made = "re-saved as progressive files" if result.progressive_made else "progressive files among them"
     console.print(
-        f"{made}: a window takes {ms['window']:.3f} ms, {ms['window'] / ms['decode_crop']:.2f}× of Decode + "
-        f"RandomResizedCrop by Pillow; the trainer {ms['trainer_window']:.3f} ms, "
-        f"{ms['trainer_window'] / ms['trainer_whole']:.2f}× of the whole file",
+        f"{made}: a window takes {ms['window']:.3f} ms, {ms['window'] / ms['decode_crop']:.2f}× as long as Decode + "
+        f"RandomResizedCrop in Pillow; the trainer {ms['trainer_window']:.3f} ms, "
+        f"{ms['trainer_window'] / ms['trainer_whole']:.2f}× as long as for the whole file",
         highlight=False,
     )

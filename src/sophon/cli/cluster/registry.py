@@ -15,7 +15,11 @@ from sophon.errors import ConfigError
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=7070, show_default=True, type=click.IntRange(0, 65535), help="Port there; 0 for any free one."
+    "--port",
+    default=7070,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for any free one.",
 )
 @access_options
 @click.option(
@@ -70,7 +74,7 @@ from sophon.errors import ConfigError
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines of text or JSON.",
+    help="Format of the log: lines of text or JSON.",
 )
 def registry(
     host: str,

@@ -163,13 +163,13 @@ def _next(data: Path | None) -> str:
 
 
 def _written(result: dict[str, Any], out: Path) -> str:
-    """Write the result and the report; return the message about them. Failures only matter to the files."""
+    """Write the result and the report; return the message about them. A failure affects only these files."""
     from sophon.report.write import facts_of, write_report
 
     try:
         (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
         return f"Full report: {write_report(facts_of(result), out)}"
     except (ImportError, ConfigError) as error:
-        return f"There is no report: {error}"
+        return f"No report was written: {error}"
     except OSError as error:
-        return f"There is no report: {out} cannot be written to ({error.strerror}); choose another folder with --out"
+        return f"No report was written: {out} cannot be written to ({error.strerror}); choose another folder with --out"

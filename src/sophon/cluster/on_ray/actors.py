@@ -90,7 +90,7 @@ class RegistryKeeper(Watched):
     """Keeps `sophon registry` running, and as many actors for relays as it wants.
 
     Args:
-        layout: All that runs.
+        layout: The whole layout.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -152,7 +152,7 @@ class StorageKeeper(Watched):
     """Keeps `sophon serve` running.
 
     Args:
-        layout: All that runs.
+        layout: The whole layout.
         node: What this node serves.
     """
 

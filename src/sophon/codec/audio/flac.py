@@ -45,7 +45,7 @@ class FlacCodec(Codec):
         channels, count = value.array.shape
         rate = value.scale[0] if value.scale else 0.0
         if not 1 <= channels <= _MOST_CHANNELS or not count or not 1 <= rate <= _MOST_RATE or rate != int(rate):
-            raise OpError(f"FLAC cannot hold sound of {channels} channels at {rate:g} samples per second.")
+            raise OpError(f"FLAC cannot hold sound with {channels} channels at {rate:g} samples per second.")
         bits, numbers = _integers(value.array)
         out = io.BytesIO()
         with soundfile.SoundFile(out, "w", int(rate), channels, _SUBTYPES[bits], format="FLAC") as file:
@@ -53,7 +53,7 @@ class FlacCodec(Codec):
         return out.getvalue()
 
     def decode(self, payload: Payload, spec: Spec) -> Value:
-        """Return the sound of a payload."""
+        """Return the sound in a payload."""
         if not flac.is_flac(payload):
             raise PayloadError(f"expected a FLAC file, got {len(payload):,} bytes")
         try:
@@ -61,17 +61,17 @@ class FlacCodec(Codec):
             layout.check(audio((header.channels, header.samples)), spec)
             array = flac.decoded(payload, header)
         except OpError as error:
-            raise PayloadError(f"a damaged payload: {error}") from error
+            raise PayloadError(f"the payload is damaged: {error}") from error
         return Signal(array, Kind.AUDIO.value, (float(header.rate),))
 
 
 def _integers(array: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[int, np.ndarray[Any, Any]]:
     """Return the bit depth, and the samples as integers that libsndfile writes unchanged at that depth."""
     if not np.isfinite(array).all() or np.signbit(array[array == 0]).any():
-        raise OpError("it has samples that no integer can represent.")
+        raise OpError("the sound has samples that no integer can represent.")
     for bits in (16, 24):
         scaled = array * np.float32(2.0 ** (bits - 1))
         most = np.float32(2.0 ** (bits - 1))
         if np.abs(scaled).max(initial=0) <= most and scaled.max(initial=0) < most and (scaled == np.rint(scaled)).all():
             return bits, scaled.astype(np.int16) if bits == 16 else scaled.astype(np.int32) << 8
-    raise OpError("it has samples that FLAC would have to round.")
+    raise OpError("the sound has samples that FLAC would have to round.")

@@ -1,4 +1,4 @@
-"""The window of a sound: as much of a WAV or FLAC file as the next crop needs, as a file of the same format.
+"""Sound windows: the part of a WAV or FLAC file that the next crop needs, as a file of the same format.
 
 For a WAV file, the window is a range of its bytes with a new header. For a FLAC file, it is the frames that the crop
 touches, renumbered from the start and with new checksums (`_flac`).
@@ -35,7 +35,7 @@ _WORTHWHILE_SHARE = 0.7  # for a FLAC file: walking its frames takes a fifth of 
 
 
 class AudioWindow(AheadCodec):
-    """A WAV or FLAC file made of just those samples, or frames, that the next ops need.
+    """A WAV or FLAC file with only the samples or frames that the next ops need.
 
     Byte layout: two uint64, little-endian: the sample at which the window begins, and the number of samples in the
     whole sound; then a file.
@@ -73,16 +73,16 @@ class AudioWindow(AheadCodec):
         """Return the part of the sound that a window holds."""
         view, decode = memoryview(payload), _decoder(pipeline)
         if len(view) < _PLACE.size:
-            raise PayloadError(f"expected a window of a sound, got {len(view)} bytes")
+            raise PayloadError(f"expected a sound window, got {len(view)} bytes")
         start, whole = _PLACE.unpack_from(view)
         file = view[_PLACE.size :]
         try:
             header = decode.header(file)
             if start + header.samples > whole or whole * header.channels > decode.max_samples:
-                raise PayloadError(f"a window of {header.samples:,} samples at {start:,} of {whole:,}")
+                raise PayloadError(f"the window has {header.samples:,} samples at {start:,} of {whole:,}")
             return _placed(decode.decoded(file, header), start, whole)
         except OpError as error:
-            raise PayloadError(f"a damaged window: {error}") from error
+            raise PayloadError(f"the window is damaged: {error}") from error
 
     def cut_down(
         self, data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
@@ -113,7 +113,7 @@ class AudioWindow(AheadCodec):
 
 
 def interval_of(pipeline: Pipeline, key: Key, header: Wav | Flac, stop: int | None = None) -> tuple[int, int] | None:
-    """Return the first sample that ops[:stop] need in one pass, and how many; None if they need all."""
+    """Return the first sample that ops[:stop] need in one pass, and their number; None if they need all samples."""
     box = needed_region(pipeline, key, spec_of_file(header), stop)
     if box is None:
         return None
@@ -132,11 +132,11 @@ def cut(data: Payload, header: Wav | Flac, start: int, count: int) -> tuple[int,
         first = header.start + start * header.step
         return start, wav.written(header, memoryview(data)[first : first + count * header.step])
     if kernel is None:
-        raise NotWindowable("the extension for FLAC files was not built")
+        raise NotWindowable("the FLAC extension was not built")
     starts, blocks = kernel.walk(data, header.start, header.channels)
     ends = list(accumulate(blocks))
     if ends[-1] != header.samples:
-        raise NotWindowable(f"it has {ends[-1]:,} samples but declares {header.samples:,}")
+        raise NotWindowable(f"the file has {ends[-1]:,} samples but declares {header.samples:,}")
     first, last = bisect_right(ends, start), bisect_left(ends, start + count)
     begun = ends[first] - blocks[first]
     frames = kernel.cut(data, starts, first, last + 1)
@@ -156,5 +156,5 @@ def _placed(sound: Signal, start: int, whole: int) -> Signal:
 def _decoder(pipeline: Pipeline) -> DecodeAudio:
     decode = pipeline.ops[0]
     if not isinstance(decode, DecodeAudio):
-        raise PayloadError("a window of a sound, for a pipeline that does not decode sound")
+        raise PayloadError("got a sound window for a pipeline that does not decode sound")
     return decode

@@ -24,15 +24,15 @@ from sophon.store.store import Store
 
 @dataclass(frozen=True)
 class Written:
-    """What was written.
+    """Summary of the index that was written.
 
     Args:
         folder: Folder with the files.
         samples: Number of files in the folder now.
         kept: Number of files that existed before.
         unreadable: Samples whose labels cannot be read.
-        index_bytes: Bytes of all files.
-        sample_bytes: Bytes of all samples.
+        index_bytes: Size of all files.
+        sample_bytes: Size of all samples.
     """
 
     folder: Path

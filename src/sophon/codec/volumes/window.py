@@ -1,7 +1,7 @@
-"""The window of a volume: the chunks or voxels of image and label that the next crop needs.
+"""Volume windows: the chunks or voxels of image and label that the next crop needs.
 
 Byte layout: a bundle (`bundle`) of a patch of the image (`pipeline.ops.volumes.patch`), a patch of the label if there
-is one, and the unchanged foreground index; for an image alone, just its patch.
+is one, and the unchanged foreground index; for an image without a label, just its patch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sophon.pipeline.region import needed_region
 
 
 class VolumeWindow(AheadCodec):
-    """The part of a volume's files that the next ops need."""
+    """The part of a volume's image and label files that the next ops need."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class VolumeWindow(AheadCodec):
             opened, box = _decoder(pipeline).open_patches(payload)
             return opened.read(box)
         except OpError as error:
-            raise PayloadError(f"a damaged window: {error}") from error
+            raise PayloadError(f"the window is damaged: {error}") from error
 
     def cut_down(
         self, data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None

@@ -28,7 +28,7 @@ from sophon.pipeline.ops.decode import Decode, check_jpeg
 from sophon.store import Store
 
 INDEX_SHARE: Final = 0.008
-"""Share of the bytes of a scan. More than one point per row or two would cost bytes without saving any."""
+"""Share of a scan's bytes that index points may take. More than one point per row or two would not pay."""
 _WORTHWHILE: Final = 0.92  # share of an object: below it a band saves more than the overhead of a response
 _MARGIN_BYTES: Final = 8  # after the last point: its byte, a stuffed zero, a restart marker
 _METADATA: Final = (*range(0xE1, 0xEE), 0xEF, 0xFE)  # APP1 … APP15 without Adobe's APP14, and comments
@@ -46,7 +46,7 @@ class Ranged(Protocol):
 
 
 class Bands:
-    """Reads windows of the samples of a store.
+    """Reads windows of a store's samples.
 
     Args:
         store: The data set: a `Ranged` store.
@@ -120,7 +120,7 @@ def span(header: Header, index: Index, mcus: tuple[int, int, int, int]) -> tuple
     points_per_row = (per_row - 1) // index.stride + 1
     fields = 1 + len(header.components)
     if len(values) != (points_per_row * rows + 1) * fields:
-        raise ArtifactError("a window index of another picture")
+        raise ArtifactError("the window index belongs to another picture")
     bits = 8 * header.scan_start + np.cumsum(values[::fields])
     left, top, _, bottom = mcus
     first = top * points_per_row + left // index.stride

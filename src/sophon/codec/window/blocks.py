@@ -1,4 +1,4 @@
-"""Which MCUs and blocks of a JPEG determine the pixels of a box.
+"""Finds the MCUs and blocks of a JPEG that determine the pixels of a box.
 
 libjpeg decodes blocks one by one and then enlarges subsampled components to the size of the picture. Where a component
 is halved in a direction it interpolates (its "fancy upsampling"): pixel 2i takes samples i - 1 and i, pixel 2i + 1

@@ -1,4 +1,4 @@
-"""The window of a picture: the part of a JPEG file that the next crop needs, as a JPEG file.
+"""Picture windows: the part of a JPEG file that the next crop needs, as a JPEG file.
 
 Projection pushdown in the compressed domain: no pixel is decoded near storage, and the trainer decodes only the part.
 """
@@ -37,13 +37,13 @@ _WORTHWHILE_SHARE_PROGRESSIVE = 0.65
 
 
 class JpegWindow(AheadCodec):
-    """A baseline JPEG made of just those MCUs that the next ops need.
+    """A baseline JPEG made of only the MCUs that the next ops need.
 
-    Byte layout: four uint32, little-endian: row and column in the whole picture at which the window starts, height and
-    width of the whole; then a JPEG file.
+    Byte layout: four uint32, little-endian: the row and column of the whole picture at which the window starts, and the
+    height and width of the whole picture; then a JPEG file.
 
     Args:
-        indexes: Where indexes are kept; by default those of this process.
+        indexes: The indexes to use; by default those of this process.
     """
 
     def __init__(self, indexes: Indexes | None = None) -> None:
@@ -90,9 +90,11 @@ class JpegWindow(AheadCodec):
             check_jpeg(view[_PLACE.size :])
             piece = _decoded(view[_PLACE.size :], decode)
         except OpError as error:
-            raise PayloadError(f"a damaged window: {error}") from error
+            raise PayloadError(f"the window is damaged: {error}") from error
         if top + piece.height > height or left + piece.width > width:
-            raise PayloadError(f"a window of {piece.width}×{piece.height} beyond the border of {width}×{height} pixels")
+            raise PayloadError(
+                f"a {piece.width}×{piece.height} window lies beyond the border of a {width}×{height} picture"
+            )
         return Part(piece, top, left, height, width)
 
     def cut_down(
@@ -107,7 +109,7 @@ def cut_down(
 ) -> Part | None:
     """Decode only the part of a file that ops[:stop] need in one pass; None if that is impossible or does not pay off.
 
-    The trace records whether part of the file can be decoded at all.
+    The trace records whether part of the file can be decoded on its own.
     """
     decode = pipeline.ops[0]
     if not (available() and isinstance(decode, Decode) and can_crop_early(pipeline, stop)):
@@ -135,7 +137,7 @@ def cut_down(
 
 
 def _whole(data: Payload, header: Header, decode: Decode) -> Part | None:
-    """Return all of a picture, if its file is one that Pillow is sure to decode in the same way."""
+    """Return the whole picture if Pillow is certain to decode its file in the same way."""
     check_metadata(data, header)
     if decode.mode != "RGB" or decode.metadata or header.scans or len(header.components) != _COLOURS:
         return None
@@ -151,7 +153,7 @@ def _worthwhile_share(header: Header, index: Index | None) -> float:
 
 
 def _own_decoded(window: Window, header: Header, decode: Decode) -> Image.Image:
-    """Return the picture of a window that was cut here, from a file with this header."""
+    """Return the picture in a window that was cut here, from a file with this header."""
     if decode.mode == "RGB" and len(header.components) == _COLOURS:
         picture = libjpeg.decoded(window.jpeg, (window.width, window.height))
         if picture is not None:
@@ -160,7 +162,7 @@ def _own_decoded(window: Window, header: Header, decode: Decode) -> Image.Image:
 
 
 def _decoded(jpeg: Payload, decode: Decode) -> Image.Image:
-    """Return the picture of a window: the result of `decode`, without Pillow's search for metadata."""
+    """Return the picture in a window: the result of `decode`, without Pillow's search for metadata."""
     size = _colour_size(jpeg)
     if decode.mode == "RGB" and size is not None and size[0] * size[1] <= decode.max_pixels:
         picture = libjpeg.decoded(jpeg, size)
@@ -212,7 +214,7 @@ def box_of(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None
     """
     decode = pipeline.ops[0]
     if isinstance(decode, Decode) and header.width * header.height > decode.max_pixels:
-        raise NotWindowable("more pixels than the limit")
+        raise NotWindowable("it has more pixels than the limit")
     box = needed_box(pipeline, key, header.height, header.width, stop)
     return None if box is None or 0 in box[2:] else box  # the op itself reports an empty box
 

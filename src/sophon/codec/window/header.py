@@ -71,7 +71,7 @@ class Header:
             files.
         jfif: Whether a JFIF segment says that three components are YCbCr.
         adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
-        doubtful: Whether Pillow reads more metadata of this file than is checked here, and may fail on it.
+        doubtful: Whether Pillow reads metadata of this file that is not checked here, and may fail on it.
     """
 
     width: int
@@ -117,27 +117,27 @@ def parse(data: bytes | bytearray | memoryview) -> Header:
     Returns: The parsed header.
 
     Raises:
-        NotWindowable: It is not a file from which a window can be cut.
+        NotWindowable: No window can be cut from the file.
     """
     if bytes(data[:3]) != b"\xff\xd8\xff":
-        raise NotWindowable("not a JPEG file")
+        raise NotWindowable("it is not a JPEG file")
     tables = Tables()
     at = 2
     size = len(data)
     while True:
         if at + 4 > size:
-            raise NotWindowable("a header that ends too early")
+            raise NotWindowable("the header ends too early")
         if data[at] != 0xFF:
-            raise NotWindowable("bytes between the segments of the header")
+            raise NotWindowable("there are bytes between the segments of the header")
         marker = data[at + 1]
         if marker == 0xFF:
             at += 1  # fill byte
             continue
         if marker < 0xC0 or 0xD0 <= marker <= 0xD9:
-            raise NotWindowable(f"an unexpected marker 0x{marker:02X}")
+            raise NotWindowable(f"it has an unexpected marker 0x{marker:02X}")
         end = at + 2 + (data[at + 2] << 8 | data[at + 3])
         if end > size or end < at + 4:
-            raise NotWindowable("a header that ends too early")
+            raise NotWindowable("the header ends too early")
         if marker == 0xDA:
             return _finish(tables, data, at, end)
         tables.read(marker, bytes(data[at + 4 : end]))
@@ -147,18 +147,18 @@ def parse(data: bytes | bytearray | memoryview) -> Header:
 def _finish(tables: Tables, data: bytes | bytearray | memoryview, scan_at: int, scan_start: int) -> Header:
     frame, scan = tables.frame, bytes(data[scan_at:scan_start])
     if not frame:
-        raise NotWindowable("a scan without a frame")
+        raise NotWindowable("a scan has no frame")
     if len(frame) < 10 or len(frame) != 10 + 3 * frame[9]:
-        raise NotWindowable("a damaged frame")
+        raise NotWindowable("the frame is damaged")
     precision, height, width, count = struct.unpack_from(">BHHB", frame, 4)
     if precision != 8:
-        raise NotWindowable(f"{precision} bits per sample")
+        raise NotWindowable(f"it has {precision} bits per sample")
     if count not in (1, 3, 4):
-        raise NotWindowable(f"{count} components")
+        raise NotWindowable(f"it has {count} components")
     if height == 0 or width == 0:
-        raise NotWindowable("no height or width in the frame")
+        raise NotWindowable("the frame has no height or width")
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        raise NotWindowable(f"a picture of {width} × {height} pixels, more than Pillow decodes without a warning")
+        raise NotWindowable(f"it has {width} × {height} pixels, more than Pillow decodes without a warning")
     scans: tuple[Scan, ...] = ()
     if frame[1] == _PROGRESSIVE:
         scans = read_scans(data, scan_at, frame[10::3], tables)
@@ -166,9 +166,9 @@ def _finish(tables: Tables, data: bytes | bytearray | memoryview, scan_at: int, 
     components, mcu_width, mcu_height = _layout(frame[9:], scan)
     for _, _, quantisation, dc, ac in components:
         if quantisation not in tables.quantisation:
-            raise NotWindowable("a missing quantisation table")
+            raise NotWindowable("a quantisation table is missing")
         if not scans and (dc not in tables.dc or ac not in tables.ac):
-            raise NotWindowable("a missing Huffman table")
+            raise NotWindowable("a Huffman table is missing")
     return Header(
         width=width,
         height=height,
@@ -209,12 +209,12 @@ def _layout(frame_end: bytes, scan: bytes) -> tuple[tuple[Component, ...], int, 
     """
     count = frame_end[0]
     if len(scan) < 5 or len(scan) != 8 + 2 * scan[4]:
-        raise NotWindowable("a damaged scan header")
+        raise NotWindowable("a scan header is damaged")
     if scan[4] != count:
-        raise NotWindowable("several scans")
+        raise NotWindowable("it has several scans")
     identifiers = frame_end[1::3]
     if scan[5:-3:2] != identifiers or len(set(identifiers)) != count:
-        raise NotWindowable("components out of order")
+        raise NotWindowable("the components are out of order")
     components = tuple(
         [
             Component(frame_end[i + 1] >> 4, frame_end[i + 1] & 15, frame_end[i + 2], scan[j] >> 4, scan[j] & 15)
@@ -224,11 +224,11 @@ def _layout(frame_end: bytes, scan: bytes) -> tuple[tuple[Component, ...], int, 
     widest, highest = max([c.h for c in components]), max([c.v for c in components])
     for h, v, *_ in components:
         if not (1 <= h <= 4 and 1 <= v <= 4):
-            raise NotWindowable("sampling factors out of range")
+            raise NotWindowable("sampling factors are out of range")
         if widest % h or highest % v:
-            raise NotWindowable("sampling factors that do not divide the largest one")
+            raise NotWindowable("sampling factors do not divide the largest one")
     if count == 1:
         return (components[0]._replace(h=1, v=1),), 8, 8
     if sum([c.h * c.v for c in components]) > MAX_BLOCKS_PER_MCU:
-        raise NotWindowable("more than 10 blocks in an MCU")
+        raise NotWindowable("an MCU has more than 10 blocks")
     return components, 8 * widest, 8 * highest

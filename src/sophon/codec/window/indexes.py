@@ -42,7 +42,7 @@ class Indexes:
         self.renew()
 
     def renew(self) -> None:
-        """Replace the lock in a forked child, where the thread that may have held it does not exist."""
+        """Replace the lock in a forked child, where a thread that held it no longer exists."""
         self._lock = threading.Lock()
 
     def attach(self, sidecar: Sidecar) -> None:

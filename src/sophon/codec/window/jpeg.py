@@ -4,10 +4,10 @@ A window is a valid baseline JPEG of only the MCUs that a box of pixels needs: d
 bits as decoding the whole file and cropping. Nothing is decoded to pixels here. `header` says which files are eligible,
 `blocks` which MCUs are needed; the bit work is in the optional extensions `_jpeg` and `_progressive`.
 
-What a window costs:
+Cost of a window:
 
 * without an index the scan is walked from its start to the last row needed, and checked for stray markers to its end;
-* with an index a few MCUs at either side of each row are walked, everything between is a shifted copy of bits;
+* with an index, a few MCUs at either side of each row are walked, and everything between is copied with a bit shift;
 * in a progressive file every scan is read down to the last row needed, and the coefficients of the window are written
   with custom Huffman tables, which take 4 to 6 % fewer bytes than the standard ones and hardly more time.
 
@@ -120,23 +120,23 @@ class Index:
 
     @classmethod
     def from_bytes(cls, packed: Data) -> Index:
-        """Read what `to_bytes` wrote.
+        """Parse the result of `to_bytes`.
 
         Raises:
             ArtifactError: The bytes are not an index, or the index is damaged or of another version.
         """
         packed = bytes(packed)
         if len(packed) < _HEAD.size + _CRC.size or not packed.startswith(_MAGIC):
-            raise ArtifactError(f"{len(packed)} bytes that are not a window index; build it again")
+            raise ArtifactError(f"expected a window index, got {len(packed)} other bytes; build it again")
         _, version, stride, file_bytes, fingerprint, size = _HEAD.unpack_from(packed)
         if version != _VERSION:
-            raise ArtifactError(f"a window index of version {version}; expected {_VERSION}; build it again")
+            raise ArtifactError(f"the window index has version {version}, expected {_VERSION}; build it again")
         if len(packed) != _HEAD.size + size + _CRC.size or not stride:
             raise ArtifactError(
-                f"a damaged window index of {len(packed)} bytes with {size} bytes of points; build it again"
+                f"the window index is damaged: {len(packed)} bytes with {size} bytes of points; build it again"
             )
         if _CRC.unpack_from(packed, len(packed) - _CRC.size)[0] != zlib.crc32(packed[: -_CRC.size]):
-            raise ArtifactError("a damaged window index (its checksum is wrong); build it again")
+            raise ArtifactError("the window index is damaged (wrong checksum); build it again")
         return cls(stride, file_bytes, fingerprint, packed[_HEAD.size : -_CRC.size])
 
 
@@ -165,7 +165,7 @@ def build_index(data: Data, header: Header | None = None, share: float = INDEX_S
     """
     header = parse(data) if header is None else header
     if header.scans:
-        raise NotWindowable("progressive, which cannot be indexed")
+        raise NotWindowable("it is progressive and cannot be indexed")
     check_metadata(data, header)
     per_row, rows = header.mcus
     point_bytes = _POINT_BYTES + _POINT_BYTES_PER_COMPONENT * len(header.components)
@@ -254,9 +254,9 @@ def check_metadata(data: Data, header: Header) -> None:
         with Image.open(io.BytesIO(data)) as image:
             size = image.size
     except Exception as error:  # whatever Pillow raises, the whole file has to be sent
-        raise NotWindowable(f"metadata that Pillow cannot read ({type(error).__name__})") from error
+        raise NotWindowable(f"Pillow cannot read its metadata ({type(error).__name__})") from error
     if size != (header.width, header.height):
-        raise NotWindowable("metadata with a different size than the frame")
+        raise NotWindowable("its metadata and its frame declare different sizes")
 
 
 @lru_cache(maxsize=256)  # most files of a data set share a few of them

@@ -1,4 +1,4 @@
-"""The window index of a bucket: how it is made, by reading every object once, and how it is found.
+"""The window index of a bucket: makes it by reading every object once, and finds it again.
 
 It is stored next to the data (``s3://bucket/train.sophon-index`` for ``s3://bucket/train``), in a file that the user
 names, or in the cache folder if the bucket is not writable.
@@ -74,10 +74,10 @@ def beside(address: Address) -> Address:
 
 
 def open_index(store: Store, cache_dir: Path | None = None) -> int | None:
-    """Use the index of a data set, if there is one; return how many samples it covers.
+    """Use the index of a data set, if it has one; return how many samples the index covers.
 
     Raises:
-        ArtifactError: There is one, but it cannot be used.
+        ArtifactError: The data set has an index, but it cannot be used.
     """
     if not is_ranged(store) or not available():
         return None
@@ -142,13 +142,13 @@ def write_index(
 
     Args:
         store: The data set.
-        out: File to write; None to write next to the data, or to the cache folder if that is not allowed.
+        out: File to write; None to write next to the data, or to the cache folder if the bucket is not writable.
         cache_dir: Where finished pages are kept.
         threads: How many objects to read at once.
         on_progress: Called with the number of samples done and the total.
 
     Raises:
-        ConfigError: Parts of its samples cannot be read.
+        ConfigError: The store cannot read parts of samples.
     """
     if not is_ranged(store):
         raise ConfigError(f"{store.path}: samples inside Parquet files, or with several fields, cannot be indexed")

@@ -1,8 +1,8 @@
-"""The window index of objects, in pages: what is needed to read only some rows of a JPEG picture.
+"""The window index of objects, in pages: the information needed to read only some rows of a JPEG picture.
 
-One entry for each sample, in the order of the manifest: a name (a hash of key, size and ETag), the header of the file
-without its metadata, and the index points. An entry whose name is not that of the sample is not used, so an index
-always matches the bytes that a request with the same ETag returns.
+It has one entry per sample, in manifest order: a name (a hash of key, size and ETag), the file's header without its
+metadata, and the index points. An entry is used only if its name matches the sample, so an index always matches
+the bytes that a request with the same ETag returns.
 
 Layout, little-endian::
 
@@ -73,13 +73,13 @@ def unpack_page(page: bytes, samples: int) -> list[Entry]:
     """
     at = samples * _ENTRY.size
     if len(page) < at:
-        raise ArtifactError(f"a page of a window index that is too short; {_REMEDY}")
+        raise ArtifactError(f"a page of the window index is too short; {_REMEDY}")
     entries = []
     for name, header, index in _ENTRY.iter_unpack(page[:at]):
         entries.append(Entry(name, page[at : at + header], page[at + header : at + header + index]))
         at += header + index
     if at != len(page):
-        raise ArtifactError(f"a page of a window index whose lengths do not add up; {_REMEDY}")
+        raise ArtifactError(f"the lengths in a page of the window index do not add up; {_REMEDY}")
     return entries
 
 
@@ -98,9 +98,9 @@ class Pages:
     """An index that is read page by page.
 
     Args:
-        read_at: Returns bytes of it, starting at an offset.
-        size: Size of the whole.
-        where: Its name for messages.
+        read_at: Returns bytes of the index, starting at an offset.
+        size: Size of the whole index.
+        where: Name of the index in messages.
         cache: File in which fetched pages are kept; None to keep none.
 
     Raises:
@@ -111,15 +111,15 @@ class Pages:
         self._read_at = read_at
         self._where = where
         if size < _TAIL.size:
-            raise ArtifactError(f"{where}: not a window index; {_REMEDY}")
+            raise ArtifactError(f"{where} is not a window index; {_REMEDY}")
         directory_bytes, samples, crc, magic = _TAIL.unpack(read_at(size - _TAIL.size, _TAIL.size))
         self.samples = int(samples)
         expected = -(-self.samples // PAGE_SAMPLES) * _PLACE.itemsize
         if magic != _MAGIC or directory_bytes != expected or directory_bytes > min(size, _MOST_DIRECTORY_BYTES):
-            raise ArtifactError(f"{where}: not a window index, or one of another release; {_REMEDY}")
+            raise ArtifactError(f"{where} is not a window index, or is from another release; {_REMEDY}")
         directory = read_at(size - _TAIL.size - directory_bytes, directory_bytes)
         if zlib.crc32(directory) != crc:
-            raise ArtifactError(f"{where}: a damaged window index; {_REMEDY}")
+            raise ArtifactError(f"{where}: the window index is damaged; {_REMEDY}")
         self._places = np.frombuffer(directory, _PLACE)
         self._held: LRUCache[int, list[Entry]] = LRUCache(
             _HELD_BYTES, getsizeof=lambda entries: sum(len(entry.header) + len(entry.points) + 200 for entry in entries)
@@ -159,14 +159,14 @@ class Pages:
     def _page(self, number: int) -> bytes:
         offset, size, crc = (int(value) for value in self._places[number])
         if size > _MOST_PAGE_BYTES:
-            raise ArtifactError(f"{self._where}: a page of {size:,} bytes; {_REMEDY}")
+            raise ArtifactError(f"{self._where}: the window index has a page of {size:,} bytes; {_REMEDY}")
         if self._fd >= 0:
             page = os.pread(self._fd, size, offset)
             if len(page) == size and zlib.crc32(page) == crc:
                 return page
         page = self._read_at(offset, size)
         if len(page) != size or zlib.crc32(page) != crc:
-            raise ArtifactError(f"{self._where}: a damaged page; {_REMEDY}")
+            raise ArtifactError(f"{self._where}: a page of the window index is damaged; {_REMEDY}")
         if self._fd >= 0:
             with suppress(OSError):  # a full disk: the page is fetched again next time
                 os.pwrite(self._fd, page, offset)

@@ -1,4 +1,4 @@
-"""The error that no window can be cut from a file."""
+"""The error raised when no window can be cut from a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class NotWindowable(Error):  # noqa: N818 - an answer, not a fault: the caller f
     """No window with guaranteed equal pixels can be cut from this file.
 
     Args:
-        reason: What was found, as a noun phrase.
+        reason: The reason, as a clause about the file or a noun phrase.
     """
 
     def __init__(self, reason: str) -> None:

@@ -1,6 +1,6 @@
 """The scans of a progressive JPEG: which coefficients each contains, and whether together they are complete.
 
-libjpeg decodes a file whose scans break the rules as well as it can, and smooths the blocks of a file that ends before
+libjpeg does its best with a file whose scans break the rules, and smooths the blocks of a file that ends before
 its coefficients are complete. Neither works with part of a picture, so such files are rejected.
 """
 
@@ -72,18 +72,18 @@ def read_scans(data: bytes | bytearray | memoryview, at: int, identifiers: bytes
         tables: The tables before the first scan; those between the scans are added.
 
     Raises:
-        NotWindowable: It is not a file from which a window can be cut.
+        NotWindowable: No window can be cut from the file.
     """
     if kernel is None:
-        raise NotWindowable("progressive, and the extension was not built")
+        raise NotWindowable("it is progressive, and the extension was not built")
     missing = [[_UNKNOWN] * _COEFFICIENTS for _ in identifiers]
     scans: list[Scan] = []
     while True:
         if at + 2 > len(data):
-            raise NotWindowable("scans that end too early")
+            raise NotWindowable("the scans end too early")
         marker = data[at + 1]
         if data[at] != 0xFF:
-            raise NotWindowable("bytes between scans")
+            raise NotWindowable("there are bytes between scans")
         if marker == 0xFF:
             at += 1  # fill byte
             continue
@@ -91,35 +91,35 @@ def read_scans(data: bytes | bytearray | memoryview, at: int, identifiers: bytes
             break
         end = at + 2 + (data[at + 2] << 8 | data[at + 3]) if at + 4 <= len(data) else 0
         if end > len(data) or end < at + 4:
-            raise NotWindowable("scans that end too early")
+            raise NotWindowable("the scans end too early")
         body = bytes(data[at + 4 : end])
         at = end
         if marker != _SCAN:
             tables.read_between(marker, body)
             continue
         if len(scans) == MAX_SCANS:
-            raise NotWindowable(f"more than {MAX_SCANS} scans")
+            raise NotWindowable(f"it has more than {MAX_SCANS} scans")
         at = kernel.scan_end(data, end)
         scans.append(_scan(body, end, at, identifiers, tables))
         _note(scans[-1], missing)
     if any(any(bits) for bits in missing):
-        raise NotWindowable("scans that leave coefficients incomplete")
+        raise NotWindowable("the scans leave coefficients incomplete")
     return tuple(scans)
 
 
 def _scan(body: bytes, start: int, end: int, identifiers: bytes, tables: Tables) -> Scan:
     count = body[0] if body else 0
     if not 0 < count <= len(identifiers) or len(body) != 4 + 2 * count:
-        raise NotWindowable("a damaged scan header")
+        raise NotWindowable("a scan header is damaged")
     first, last, bits = body[-3:]
     before, after = divmod(bits, 16)
     components = tuple([identifiers.find(body[i]) for i in range(1, 1 + 2 * count, 2)])
     if list(components) != sorted(set(components)) or components[0] < 0:
-        raise NotWindowable("components out of order")
+        raise NotWindowable("the components are out of order")
     if first > last or last >= _COEFFICIENTS or (last if first == 0 else count > 1):
-        raise NotWindowable("a scan of coefficients that cannot be combined")
+        raise NotWindowable("a scan has coefficients that cannot be combined")
     if after > MAX_SHIFT or (before and before != after + 1):
-        raise NotWindowable("a scan with an impossible precision")
+        raise NotWindowable("a scan has an impossible precision")
     if first == 0 and before:
         found: list[bytes | None] = [b""] * count
     else:
@@ -127,7 +127,7 @@ def _scan(body: bytes, start: int, end: int, identifiers: bytes, tables: Tables)
         found = [tables.ac.get(n & 15) if first else tables.dc.get(n >> 4) for n in numbers]
     known = tuple([table for table in found if table is not None])
     if len(known) != count:
-        raise NotWindowable("a missing Huffman table")
+        raise NotWindowable("a Huffman table is missing")
     return Scan(start, end, tables.restart_interval, components, known, first, last, before, after)
 
 
@@ -137,7 +137,7 @@ def _note(scan: Scan, missing: list[list[int]]) -> None:
     for component in scan.components:
         bits = missing[component]
         if scan.first and bits[0] == _UNKNOWN:
-            raise NotWindowable("a scan of AC before that of DC")
+            raise NotWindowable("an AC scan comes before the DC scan")
         if any(have != expected for have in bits[scan.first : scan.last + 1]):
-            raise NotWindowable("scans that repeat coefficients or bring them out of order")
+            raise NotWindowable("the scans repeat coefficients or have them out of order")
         bits[scan.first : scan.last + 1] = [scan.after] * (scan.last + 1 - scan.first)

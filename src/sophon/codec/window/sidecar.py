@@ -9,16 +9,16 @@ File layout, one Arrow IPC file::
                       fingerprint         uint64, XXH64 of the sample's bytes
                       index               binary, `Index.to_bytes`, sealed; null without a window, or if progressive
 
-An index is found by the hash of the bytes to be cut: a stale or damaged entry is simply not found. Sizes and times show
-which entries are stale without reading the samples. A wrong index would silently give wrong pixels, and anyone can
+An index is found by the hash of the bytes to be cut, so a stale or damaged entry is simply not found. Sizes and times
+show which entries are stale without reading the samples. A wrong index would silently give wrong pixels, and anyone can
 compute a checksum; so each index is sealed with a key of the user who made it (`process.folders.secret_key`), and an
 index with another seal is not used.
 
 Concurrency: a sidecar does not change once it is open; any number of threads may use it, even after a fork. Files are
 replaced as a whole, so a node keeps the one it has opened.
 
-Limits: 28 bytes per sample are in memory. Indexes are read from the file and not mapped, since the file may be
-truncated in place, as `cp` does: if it were mapped, that would crash the process. This way its indexes are just not
+Limits: a sidecar takes 28 bytes of memory per sample. Indexes are read from the file and not mapped, since the file may
+be truncated in place, as `cp` does: truncating a mapped file would crash the process. This way its indexes are just not
 found.
 """
 
@@ -94,7 +94,7 @@ class Sidecar:
             weakref.finalize(self, os.close, self._fd)
             self.dataset_fingerprint, hashes, self._offsets, self._lengths = _opened(self.path, self._fd)
         except ARROW_ERRORS as error:
-            raise ArtifactError(f"{path}: not readable as window indexes ({error}); {_REMEDY}") from error
+            raise ArtifactError(f"{path} cannot be read as window indexes ({error}); {_REMEDY}") from error
         self._key = secret_key()
         self._try_seals()
         order = np.argsort(hashes, kind="stable")
@@ -112,7 +112,7 @@ class Sidecar:
         return 28 * len(self)
 
     def find(self, hashed: int) -> Index | None:
-        """Return the index of the file with a fingerprint; None if there is none that can be used."""
+        """Return the index of the file with this fingerprint; None if no usable index exists."""
         at = bisect_left(self._hashes, hashed)
         if at == len(self._hashes) or self._hashes[at] != hashed:
             return None
@@ -147,7 +147,7 @@ class Sidecar:
             packed, is_own = self._unsealed(row)
             if not is_own and _whole(packed):
                 raise ArtifactError(
-                    f"{self.path}: not made by the user who opens it, or changed since, so it is not used; "
+                    f"{self.path} was not made by the user who opens it, or has changed since, so it is not used; "
                     f"{_REMEDY[:-1]}, or set SOPHON_KEY_FILE to the file with the key it was made with."
                 )
 
@@ -159,7 +159,7 @@ class Sidecar:
                 column = pa.ipc.open_file(file, options=options).read_all().column(name)
             column.validate(full=True)
         except ARROW_ERRORS as error:
-            raise ArtifactError(f"{self.path}: it changed while it was being read ({error}); {_REMEDY}") from error
+            raise ArtifactError(f"{self.path} changed while it was being read ({error}); {_REMEDY}") from error
         return column
 
     def rows_of(self, store: Store) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -194,19 +194,19 @@ def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
     reader = pa.ipc.open_file(pa.BufferReader(file))
     meta = (reader.schema.metadata or {}).get(_META)
     if meta is None:
-        raise ArtifactError(f"{path}: an Arrow file without window indexes; give one that sophon wrote.")
+        raise ArtifactError(f"{path} is an Arrow file without window indexes; give one that sophon wrote.")
     fields = json.loads(meta)
     if fields["format"] != FORMAT:
-        raise ArtifactError(f"{path}: window indexes of format {fields['format']!r}, not {FORMAT}; {_REMEDY}")
+        raise ArtifactError(f"{path} has window indexes in format {fields['format']!r}, expected {FORMAT}; {_REMEDY}")
     if reader.schema.remove_metadata() != _SCHEMA:
-        raise ArtifactError(f"{path}: other columns than {', '.join(_SCHEMA.names)}; {_REMEDY}")
+        raise ArtifactError(f"{path} has columns other than {', '.join(_SCHEMA.names)}; {_REMEDY}")
     hashes, offsets, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     for number in range(reader.num_record_batches):
         batch = reader.get_batch(number)
         # Arrow does not check what it maps; an offset beyond its buffer would be read out of bounds.
         batch.validate(full=True)
         if any(batch.column(name).null_count for name in _SCHEMA.names[:-1]):
-            raise ArtifactError(f"{path}: entries without id, size, time or fingerprint; {_REMEDY}")
+            raise ArtifactError(f"{path} has entries without id, size, time or fingerprint; {_REMEDY}")
         index = batch.column("index")
         if not len(index):
             continue
@@ -215,7 +215,7 @@ def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
         data = index.buffers()[2]
         start = 0 if data is None else data.address - file.address
         if not 0 <= start <= file.size - ends[-1]:
-            raise ArtifactError(f"{path}: compressed indexes, which sophon does not write; {_REMEDY}")
+            raise ArtifactError(f"{path} has compressed indexes, which sophon does not write; {_REMEDY}")
         offsets.append(start + ends[:-1])
         lengths.append(np.where(index.is_valid().to_numpy(zero_copy_only=False), np.diff(ends), -1).astype(np.int32))
     return str(fields["fingerprint"]), np.concatenate(hashes), np.concatenate(offsets), np.concatenate(lengths)
@@ -223,7 +223,7 @@ def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
 
 @dataclass
 class Written:
-    """What was written.
+    """Summary of the sidecar that was written.
 
     Args:
         path: The file.
@@ -273,7 +273,7 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
                     on_progress(written.samples + written.unreadable, len(store))
     except OSError as error:
         problem = error.strerror or error
-        raise ArtifactError(f"{path}: cannot be written ({problem}); choose another file with --out.") from error
+        raise ArtifactError(f"{path} cannot be written ({problem}); choose another file with --out.") from error
     if path.parent.name == ROOM:
         used(path, str(store.path) if isinstance(store.path, Address) else os.path.realpath(store.path))
     return written
@@ -345,7 +345,7 @@ def _seal(packed: bytes, key: bytes) -> bytes:
 
 
 def _sealed(packed: bytes) -> bytes:
-    """Return an index in the form in which it is written."""
+    """Return an index with its seal, ready to be written."""
     key = secret_key()
     if key is None:
         raise ArtifactError(
@@ -371,7 +371,7 @@ def _same_time(store: Store, sample: int, mtime_ns: int) -> bool:
 
 
 def _earlier(path: Path) -> Sidecar | None:
-    """Return the file to be replaced; raise for one that is not ours."""
+    """Return the file to be replaced; raise if it is not a sidecar."""
     if not path.exists():
         return None
     try:
@@ -396,7 +396,7 @@ def place_to_write(path: Place, cache_dir: Path | None = None) -> Path:
     """Return the first of these places that can be written to.
 
     Raises:
-        ArtifactError: None can.
+        ArtifactError: None of them can.
     """
     candidates = places(path, cache_dir)
     for place in candidates:
@@ -406,10 +406,10 @@ def place_to_write(path: Place, cache_dir: Path | None = None) -> Path:
 
 
 def find_sidecar(path: Place, cache_dir: Path | None = None) -> Sidecar | None:
-    """Open the sidecar of a data set, if there is one and windows can be cut here at all.
+    """Open the sidecar of a data set, if it has one and windows can be cut here.
 
     Raises:
-        ArtifactError: There is one, but it cannot be used.
+        ArtifactError: The sidecar cannot be used.
     """
     for place in places(path, cache_dir) if available() else ():
         if place.is_file():

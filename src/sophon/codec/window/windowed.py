@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Windowed(bytes):
-    """A window payload (of the codec `window`) in the place of the file that it was cut from.
+    """A window payload (of the codec `window`) that replaces the file it was cut from.
 
     Attributes:
         file_bytes: Size of the file.

@@ -129,10 +129,10 @@ def _cheaper_reading(setup: Setup, plan: Plan | None) -> str:
         return f"more cores, or fewer bytes: receiving them takes more CPU here than all ops.{sends}"
     remedy = {
         "tar": "A cheaper file system.",
-        "parquet": "Parquet without compression, if these files have any, or a cheaper file system.",
+        "parquet": "Uncompressed Parquet files, if these are compressed, or a cheaper file system.",
     }.get(
         setup.store,
-        "Fewer and larger files (tar shards, Parquet without compression), or a cheaper file system.",
+        "Fewer and larger files (tar shards, uncompressed Parquet), or a cheaper file system.",
     )
     return f"cheaper reading: it takes more CPU than all ops. {remedy}"
 
@@ -145,20 +145,20 @@ def _fewer_ops(setup: Setup, plan: Plan | None) -> str:
     if setup.is_remote:
         if setup.cuts_by == "planner" and plan is None:
             return (
-                f"to continue: {busy}. This epoch was measured; the next one has a plan, which moves ops to the "
+                f"another epoch: {busy}. This epoch was measured; the next one has a plan, which moves ops to the "
                 "storage node if it has capacity."
             )
         if more := _optimal(setup, plan):
             return f"fewer ops here: {busy}. {more} moves ops to the storage node if it has capacity."
     if setup.is_remote and plan is not None:
         relays = "more relays" if plan.prediction.relay_cpu_s else "relays (`sophon relay`)"
-        so_far = "The plan already moves what pays off."
+        so_far = "The plan already moves every op that pays off."
         return f"more cores, {relays}, or a cheaper pipeline: {busy} finishing samples. {so_far}"
     return f"more cores, or a cheaper pipeline: {busy} finishing samples."
 
 
 def _cheaper_batches(setup: Setup) -> str:
-    made = "a cheaper collate_fn" if setup.has_collate else "smaller samples, or batches of fewer"
+    made = "a cheaper collate_fn" if setup.has_collate else "smaller samples, or smaller batches"
     return f"{made}: the loop mostly waits for batches to be made."
 
 
@@ -169,7 +169,7 @@ def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
         return _faster_link(plan, more)
     is_full = stats.cached >= (1 - _LITTLE) * stats.samples
     return {
-        "planner": f"to continue: {wait}. This epoch was measured; the next one has a plan.",
+        "planner": f"another epoch: {wait}. This epoch was measured; the next one has a plan.",
         "plan": f"a faster link, more cores on the storage node, or a plan made for their current state: {wait}.",
         "policy": f"fewer bytes on the link, or a faster one: {wait}. {more} sends the smallest cut, if the storage "
         "node has CPU to spare.",
@@ -193,8 +193,8 @@ def _faster_link(plan: Plan, better: str) -> str:
         with_it = {"link": "the link takes", "storage": "ops on the storage node take"}
         both = " and ".join(text for name, text in with_it.items() if name in near)
         return (
-            f"a faster link, or more cores on the storage node: {both} as long as the training step, so that whatever "
-            "delays either is waited for. That is little, if the rest of the epoch runs as predicted."
+            f"a faster link, or more cores on the storage node: {both} as long as the training step, so the training "
+            "loop waits for every delay of either. This costs little if the rest of the epoch runs as predicted."
         )
     remedies = {
         "link": "a faster link",
@@ -209,12 +209,13 @@ def _faster_link(plan: Plan, better: str) -> str:
     rest = (
         "" if binds in remedies else " It expected less waiting, so something else may be using the link or the node."
     )
-    return f"{remedy}: {wait}, and the plan already sends what is cheapest.{rest}"
+    return f"{remedy}: {wait}, and the plan already sends the cheapest form of each sample.{rest}"
 
 
 def _faster_store() -> str:
     return (
-        "a faster store on the node: requests wait for files there; neither link nor cores are at their limit. A "
+        "a faster store on the node: requests wait for files there; neither the link nor the cores are at their "
+        "limit. A "
         "faster disk, fewer and larger files (tar shards), or a second node with a copy of them."
     )
 
@@ -235,7 +236,7 @@ def _idle(setup: Setup) -> str:
 
 
 def _optimal(setup: Setup, plan: Plan | None) -> str:
-    """Return how to get planned or better planned cuts; "" if they are already, or cannot be."""
+    """Return how to get planned cuts, or better ones; "" if a plan already chooses them or none can."""
     wanted = f"policy={DEFAULT_POLICY!r}"
     if plan is not None:
         return "" if plan.policy == DEFAULT_POLICY else wanted

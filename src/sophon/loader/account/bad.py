@@ -3,8 +3,8 @@
 A sample is bad if it cannot be read or an op fails on it. Problems with the link, the server or a setting are not a
 sample's fault, and are always raised.
 
-The substitute for a bad sample is the next good sample of the data set: a function of the sample alone, so that batches
-stay the same for any number of workers and ranks. In a folder it is usually of the same class.
+The substitute for a bad sample is the next good sample of the data set: which depends only on the sample, so that
+batches stay the same for any number of workers and ranks. In a folder it is usually of the same class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explains how the time of an epoch was spent and what would help."""
+"""Explains how an epoch's time was spent and what would help."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Stats:
                 setattr(self, name, getattr(self, name) + amount)
 
     def merge(self, counts: dict[str, Any]) -> None:
-        """Add the counts of another object, as `to_dict` gives them."""
+        """Add the counts of another object, as returned by `to_dict`."""
         with self._lock:
             for name, value in counts.items():
                 if isinstance(value, dict):

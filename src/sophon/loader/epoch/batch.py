@@ -23,7 +23,7 @@ class Place:
 
     Args:
         array: The sample's part of the batch.
-        segment: The segment of shared memory that contains it; None for memory of this process alone.
+        segment: The segment of shared memory that contains it; None for memory that only this process uses.
         offset: Offset in the segment, in bytes.
     """
 
@@ -40,7 +40,7 @@ class Memory(Protocol):
 
 
 class OwnMemory:
-    """Memory of this process alone.
+    """Memory that only this process uses.
 
     Args:
         most_bytes: Upper bound on the bytes kept for later.

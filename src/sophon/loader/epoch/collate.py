@@ -37,7 +37,7 @@ def collate_seeded(collate: Collate, items: list[Any], key: Key) -> Any:
 
 
 def numpy_collate(items: list[Any]) -> Any:
-    """Return a batch of samples: arrays are stacked, numbers become an array, texts and all else stay lists."""
+    """Return a batch of samples: arrays are stacked, numbers become an array, everything else stays a list."""
     first = items[0]
     if isinstance(first, np.ndarray):
         return np.stack(items)
@@ -57,7 +57,7 @@ def as_arrays(value: Any) -> Any:
             return value.detach().cpu().contiguous().numpy()
         except TypeError as error:
             raise ConfigError(
-                f"NumPy has no arrays of {value.dtype}; let the last step give float32, or use output='torch'"
+                f"NumPy has no {value.dtype} arrays; make the last step return float32, or use output='torch'"
             ) from error
     if isinstance(value, Mapping):
         return {name: as_arrays(part) for name, part in value.items()}

@@ -31,10 +31,10 @@ _MODES = {1: "L", 3: "RGB"}  # by channels: pictures whose tensors have a table
 
 
 def divided(pipeline: Pipeline) -> tuple[Pipeline, Tensor | None]:
-    """Return what the host does of a pipeline, which ends with bytes, and the table for the device.
+    """Return the host's share of a pipeline, which ends with bytes, and the table for the device.
 
-    The table has a row of 256 floats for each channel. None, and the whole pipeline, if it does not end with ops that
-    make floats of a picture value by value.
+    The table has a row of 256 floats for each channel. If the pipeline does not end with ops that turn a picture into
+    floats value by value, the host's share is the whole pipeline, and the table is None.
     """
     ops = pipeline.ops
     first = next((at for at, op in enumerate(ops) if type(op) in (ToTensor, PILToTensor)), len(ops))
@@ -71,7 +71,7 @@ class Device:
         table: The float for each value of each channel; None if batches are finished before they go.
 
     Raises:
-        ConfigError: There is no such device, or it does not look up the table's very bits.
+        ConfigError: There is no such device, or its look-ups do not return exactly the bits of the table.
     """
 
     def __init__(self, name: Any, table: Tensor | None) -> None:
@@ -79,11 +79,13 @@ class Device:
             self._device = torch.device(name)
             torch.empty(1, device=self._device)
         except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-            raise ConfigError(f"device: {name!r} is not one that torch has here ({error})") from error
+            raise ConfigError(f"device: {name!r} is not a device that torch has here ({error})") from error
         self._stream: Any = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._table: Any = None if table is None else torch.from_numpy(table).to(self._device)
         if table is not None and self._looked_up(_ramp(len(table))).cpu().numpy().tobytes() != table.tobytes():
-            raise ConfigError(f"device: {name!r} does not give the CPU's bits; leave it out, and copy batches yourself")
+            raise ConfigError(
+                f"device: {name!r} does not give the same bits as the CPU; leave it out, and copy batches yourself"
+            )
 
     def _looked_up(self, values: Any) -> Any:
         """Return the floats of a tensor of bytes whose third dimension from the end are the channels."""
@@ -95,7 +97,7 @@ class Device:
         return floats
 
     def send(self, batch: Any) -> Sent:
-        """Begin to copy a batch, and to finish it there."""
+        """Start copying a batch to the device and finishing it there."""
         if self._stream is None:
             return Sent(self._there(batch))
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
@@ -119,7 +121,7 @@ class Device:
         return self._pinned(tensor).to(self._device, non_blocking=True)
 
     def receive(self, sent: Sent) -> Any:
-        """Return a batch that the work of the calling thread's stream may use."""
+        """Return a batch that work on the calling thread's stream may use."""
         if sent.event is not None:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(sent.event)

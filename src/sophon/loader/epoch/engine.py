@@ -59,8 +59,8 @@ class Stretch:
         sizes: Samples in each batch, if they differ.
         has_collate: Whether the user's own function makes batches.
         latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` after its own.
-        positions: Position of each sample in the order of the whole epoch, over all ranks; None if it is that in
-            `order`.
+        positions: Position of each sample in the order of the whole epoch, over all ranks; None if it is the position
+            in `order`.
         keys: The numbers by which random ops identify the samples, if some are repeated; None for their indexes.
         pin: Copies a batch into pinned memory, if that is wanted.
         timeout_s: How long the next batch may take.
@@ -302,7 +302,7 @@ class Engine:
         return batch.is_over or bool(batch.errors)
 
     def _make(self, number: int) -> Batch:
-        """Make a batch in this thread. More is requested than it needs, but no more is finished."""
+        """Make a batch in this thread. More samples are requested than it needs, but only its own are finished."""
         self._machine.resume()
         stop = self._machine.division.start(number + 1) if self._strict else len(self._order)
         while self._machine.ready <= number:
@@ -332,15 +332,15 @@ class Engine:
             raise Error("the epoch was closed by another thread")
 
     def _raise_if_stuck(self, now_s: float) -> None:
-        """Raise if a thread works on a sample from a node for longer than the deadline.
+        """Raise if a thread has been working on a sample from a node for longer than the deadline.
 
-        A file can be made so that a decoder is busy with it for hours. The thread cannot be stopped; it is left behind.
+        A file can be crafted to keep a decoder busy for hours. The thread cannot be stopped; it is left behind.
         """
         begun = self._begun.copy()  # in one step: finishing threads go on changing it without a lock
         position, begun_s = min(begun.items(), key=lambda item: item[1], default=(0, math.inf))
         if self._finish_within_s < now_s - begun_s:
             sample = int(self._order[position])
-            problem = f"decoding and transforming took more than the deadline of {self._finish_within_s:g} s"
+            problem = f"decoding and transforming took longer than the deadline of {self._finish_within_s:g} s"
             remedy = "Look at the file, leave it out, or raise Faults(deadline_s=…)."
             self._is_stuck = True
             raise OpError(f"{problem}.", sample=sample, remedy=remedy)

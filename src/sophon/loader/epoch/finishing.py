@@ -177,7 +177,7 @@ class Finishing:
         return value, target
 
     def _run_joint(self, targets: Targets, reply: Reply, key: Key, trace: Trace | None) -> Any:
-        """Finish a sample of which the picture is one part."""
+        """Finish a sample that consists of a picture and its targets."""
         if reply.error is not None:
             raise reply.error
         pipeline, own, is_raw = self.pipeline, self.pipeline.first_call, reply.cut == RAW
@@ -206,7 +206,7 @@ class Finishing:
             with seeded(Rng(key, _TARGET_POSITION).word()):
                 return self.target_transform(label)
         except Exception as error:
-            error.add_note(f"in target_transform, called with {label!r}, of sample {key.sample} of {self.url}")
+            error.add_note(f"in target_transform, called with {label!r}, for sample {key.sample} of {self.url}")
             raise
 
     def item(self, made: Made, fit: bool = False) -> Any:
@@ -242,7 +242,7 @@ class Finishing:
 
     @property
     def _last_steps(self) -> list[tuple[Op, ...]]:
-        """The last steps of each view; none where image and label of a volume went the same way."""
+        """The last steps of each view; none if the image and label of a volume were processed together."""
         last = self.pipeline.ops[-1]
         return list(last.views) if isinstance(last, Views) else [(), ()]
 

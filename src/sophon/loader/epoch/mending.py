@@ -58,7 +58,7 @@ class Mending:
         return int(key.sample) % len(self.samples)
 
     def named(self, error: Exception, sample: int) -> Exception:
-        """Return the error of a sample, with the name of its file if an op on this trainer raised it."""
+        """Return a sample's error, with the name of its file if an op on this trainer raised it."""
         if isinstance(error, OpError) and remote_traceback(error) is None:
             return self.samples.named(error, sample)
         return error

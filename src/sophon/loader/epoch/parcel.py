@@ -79,12 +79,12 @@ def pack(value: Any, allocate: Callable[[int], Bytes]) -> Parcel:
 
 
 def dump(value: Any) -> bytes:
-    """Return a small value as bytes, for a process of our own."""
+    """Return a small value as bytes, for one of our own processes."""
     return pickle.dumps(value, protocol=5)
 
 
 def load(text: bytes) -> Any:
-    """Return the value that a process of our own has sent."""
+    """Return the value that one of our own processes has sent."""
     return pickle.loads(text)
 
 

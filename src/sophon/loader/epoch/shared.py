@@ -57,14 +57,14 @@ class Running:
 
 
 class SharedBatches(Iterator[Any]):
-    """The batches of one epoch; each goes to exactly one of those who iterate over this object.
+    """The batches of one epoch; each goes to exactly one of the threads that iterate over this object.
 
-    An error of the loader ends the epoch for all of them: every later request gets the same error. An error in one
+    A loader error ends the epoch for all of them: every later request gets the same error. An error in one
     consumer's own code does not affect the others: they get the remaining batches.
 
     Args:
         batches: Source of the batches.
-        stop: Makes an iteration that waits for a batch raise, called from another thread.
+        stop: Called from another thread; makes an iteration that waits for a batch raise an error.
     """
 
     def __init__(self, batches: Generator[Any], stop: Callable[[], None]) -> None:

@@ -37,7 +37,7 @@ Size = tuple[int, int]
 
 
 def check_kind(name: str, kind: Any) -> None:
-    """Raise unless a kind is one that targets may have."""
+    """Raise unless targets may be of this kind."""
     first, colon, rest = kind.partition(":") if isinstance(kind, str) else ("", "", "")
     is_fine = kind in _PLAIN or (first == BOXES and rest in BOX_FORMATS)
     is_fine = is_fine or (bool(colon) and first in _NUMBERED and rest.isdecimal() and 0 < int(rest) < 10_000)
@@ -70,10 +70,10 @@ class Targets:
         return any(kind.partition(":")[0] in _RAGGED for kind in self.kinds.values())
 
     def boxes(self, values: Mapping[str, Any]) -> tuple[str, str, Any] | None:
-        """Return name, kind and value of the sample's boxes; None if it has none.
+        """Return the name, kind and value of the sample's boxes; None if it has none.
 
         Args:
-            values: Received fields, and columns.
+            values: The received fields and columns.
         """
         return boxes_among(tuple(self.kinds.items()), [values[name] for name in self.kinds])
 
@@ -259,7 +259,7 @@ def _made(  # noqa: PLR0911 - one for each kind
         try:
             return bytes(found).decode()
         except UnicodeDecodeError as error:
-            raise OpError("it is not text in UTF-8.") from error
+            raise OpError("expected UTF-8 text.") from error
     return bytes(found) if isinstance(found, memoryview) else found
 
 
@@ -275,7 +275,7 @@ def _bytes(found: Any) -> memoryview:
 
 
 def size_bytes(sample: Any) -> int:
-    """Return about how much memory a sample takes."""
+    """Return roughly how much memory a sample takes."""
     if isinstance(sample, Mapping):
         return sum(map(size_bytes, sample.values()))
     if isinstance(sample, tuple | list):

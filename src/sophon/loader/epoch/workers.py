@@ -163,12 +163,12 @@ class _Gone:
         self._news: list[deque[int]] = []
 
     def subscribe(self) -> deque[int]:
-        """Return where one worker finds them."""
+        """Return a queue in which one worker finds the numbers of these segments."""
         self._news.append(deque())
         return self._news[-1]
 
     def take(self, mine: deque[int]) -> tuple[int, ...]:
-        """Return those that one worker has not been told about yet."""
+        """Return the segments that one worker has not been told about yet."""
         for number in self.segments.take_gone():
             for news in self._news:
                 news.append(number)
@@ -223,7 +223,7 @@ class _Worker(Finisher):
         try:
             made.value, made.target = unpacked(told.rest, body, new).open()
         except Exception as error:  # noqa: BLE001 - the user's own class may raise anything
-            error.add_note(f"a result for sample {key.sample} cannot be read as a worker process has sent it")
+            error.add_note(f"the result for sample {key.sample} cannot be unpickled as a worker process sent it")
             made.error = error
             return made
         made.is_placed, made.layout = told.is_placed, told.layout
@@ -252,7 +252,7 @@ class _Worker(Finisher):
         return unpacked(told.rest, body, came).open()
 
     def _spot(self, place: Place | None) -> tuple[Spot | None, int | None]:
-        """Return where a place is for the worker, if it can be there, and the file to map if it has not yet."""
+        """Return the place's spot in shared memory, if it has one, and the file if the worker has yet to map it."""
         if place is None or place.segment is None:
             return None, None
         segment: Segment = place.segment
@@ -336,7 +336,8 @@ def context_for(method: Any) -> BaseContext:
     """Return how processes are started.
 
     Args:
-        method: Start method as users give it: a name, a context of `multiprocessing`, or None for "fork" if available.
+        method: Start method as given by the user: a name, a context of `multiprocessing`, or None for "fork" if
+            available.
     """
     if multiprocessing.current_process().daemon:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""How places are divided into batches: all of one size but the last, or each of its own size."""
+"""How places are divided into batches: all of one size except the last, or each with its own size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Batches:
         return -(-self.places // self.size) if self._starts is None else len(self._starts) - 1
 
     def start(self, batch: int) -> int:
-        """Return the first place of a batch; that of the batch after the last is the number of places."""
+        """Return the first place of a batch; for the batch after the last, the number of places."""
         if self._starts is None:
             return min(batch * self.size, self.places)
         return int(self._starts[min(batch, len(self))])

@@ -1,4 +1,4 @@
-"""Measures workers and consumer over a stretch of time, for the tuner. The time is passed in; no clock is read."""
+"""Measures the workers and the consumer over a stretch of time, for the tuner; callers pass the time."""
 
 from __future__ import annotations
 

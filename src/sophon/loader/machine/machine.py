@@ -313,7 +313,7 @@ class Machine:
         return Ask(self._request_number, tuple(positions), source, is_second, is_trial)
 
     def _ready_s(self, part: int, now_s: float) -> float:
-        """Return the time since when a part could have been asked for; irrelevant if there is only one part."""
+        """Return the time from which a part could have been requested; irrelevant if there is only one part."""
         return now_s if len(self._waits) == 1 else self._standings.ready_s(self._parts.everybody(part))
 
     def _first(self, accepts: Callable[[int], bool]) -> int | None:
@@ -463,7 +463,7 @@ class Machine:
         return other.is_suspect and not request.positions.isdisjoint(other.positions)
 
     def _owed_alone(self, request: _Request) -> list[int]:
-        """Return what a request owes and no other request does, the most urgent first."""
+        """Return the positions that only this request owes, the most urgent first."""
         others = [other.positions for other in self._requests.values() if other is not request]
         return sorted(p for p in request.positions if not any(p in positions for positions in others))
 
@@ -639,7 +639,7 @@ class Machine:
                 if wait.tries:
                     what = f"after {wait.tries} {'try' if wait.tries == 1 else 'tries'}; the last one: {wait.failure}"
                 else:
-                    what = "though the connection stands"
+                    what = "although the connection is up"
                 self.fatal = UnavailableError(f"no answer for {deadline_s:g} s{who}, {what}")
                 return
 

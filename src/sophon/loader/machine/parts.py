@@ -32,7 +32,7 @@ class Parts:
         holders: For each part the numbers of the nodes that hold it, ascending; empty if only the fallback has it.
         of: For each position the number of its part; None if there is only one.
         names: Names of the nodes for messages; by default "node 0" and so on.
-        stand_ins: For each part the numbers of its stand-ins; empty if there are none at all.
+        stand_ins: For each part the numbers of its stand-ins; empty if no part has any.
         ways: For each part, the numbers of the two parts with the same samples: the one for nodes, and the one for
             relays.
     """
@@ -92,7 +92,7 @@ class Parts:
         return replace(self, of=np.concatenate([self.of[:since], changed]))
 
     def everybody(self, part: int) -> tuple[int, ...]:
-        """Return all who can answer for a part, its stand-ins last."""
+        """Return all sources that can answer for a part, its stand-ins last."""
         return self.holders[part] if not self.stand_ins else (*self.holders[part], *self.stand_ins[part])
 
     def at(self, position: int) -> int:
@@ -108,7 +108,7 @@ class Parts:
         """Return the sources that share requests.
 
         Args:
-            fallback: The number of the fallback, which stands alone unless there is only one part.
+            fallback: The number of the fallback, which has its own lane unless there is only one part.
         """
         alone = () if fallback is None else (fallback,)
         if len(self.holders) == 1:

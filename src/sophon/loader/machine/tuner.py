@@ -6,7 +6,7 @@ It reads no clock, so that it can be tested.
 - The consumer hardly waits: there is nothing to gain, and nothing is changed.
 - It waits while workers have nothing to do: fetching is the bottleneck. Twice as many requests are tried.
 - It waits while workers are busy: finishing is the bottleneck. While they do not use all cores, one more is tried; if
-  that does not help, they block each other (Python's lock), and one less is tried.
+  that does not help, they block each other (the GIL), and one fewer is tried.
 - It waits while the buffer is full: the engine reports it at once (`deepen`), and the bound doubles, up to
   `buffer_bytes`.
 - It does not wait, and for a while more than half of the bound has always been finished and ready: half of the bound
@@ -77,7 +77,7 @@ class Seen:
 
 
 class Tuner:
-    """Finds the setting of one loader, and keeps it from one epoch to the next.
+    """Finds the settings of one loader, and keeps it from one epoch to the next.
 
     Args:
         start: Initial setting.

@@ -1,1 +1,1 @@
-"""What is checked when a data set is opened."""
+"""Checks that run when a data set is opened."""

@@ -1,4 +1,4 @@
-"""Pipelines of which nothing useful can run near storage: which step prevents it, and what to write instead."""
+"""Pipelines that cannot usefully run near storage: which step prevents it, and what to write instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def why_blocked(pipeline: Pipeline) -> tuple[str, str] | None:
     op = pipeline.ops[blocking]
     reason = f" ({op.reason})" if isinstance(op, Call) else ""
     problem = (
-        f"nothing that saves much can be done near storage, and whole files cross the link: step {blocking}, "
+        f"no op that saves much can run near storage, and whole files cross the link: step {blocking}, "
         f"{title(op)}, runs on the trainer only{reason}, and so does everything after it"
     )
     return problem, _remedy(op, blocking)

@@ -1,4 +1,4 @@
-"""Tries the callables of a pipeline when a loader opens: whether they depend only on the seed, and work at all.
+"""Tries the callables of a pipeline when a loader opens: whether they work, and depend only on the seed.
 
 A callable with its own generator gives different tensors in every run, which would go unnoticed. So each is run twice
 under each of a few keys, on the value that reaches it; if two results differ, the user is warned. A transform from
@@ -55,7 +55,7 @@ _NO_PICTURE = (
 
 
 def try_calls(pipeline: Pipeline, seed: int, first_file: Callable[[], bytes | None]) -> None:
-    """Try the callables of a pipeline; warn of those that depend on more than the seed.
+    """Try the callables of a pipeline; warn about those that depend on more than the seed.
 
     Args:
         pipeline: If it has no callables, nothing is done.
@@ -237,7 +237,7 @@ def _is_of_user(error: OpError) -> bool:
 
 
 def _specimens(pipeline: Pipeline) -> tuple[bytes, ...]:
-    """Return files from nowhere, of the kind that a pipeline is for."""
+    """Return made-up files of the kind that a pipeline takes."""
     first = pipeline.ops[0]
     if isinstance(first, Decoder) and first.data != Decode.data:
         return (first.specimen(),)

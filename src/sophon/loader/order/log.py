@@ -1,11 +1,11 @@
-"""The order of samples in batches: that of the epoch, the order in which they are finished, or a recorded one.
+"""The order of samples in batches: the epoch's order, the order in which they are finished, or a recorded one.
 
 In relaxed order a batch holds whatever is finished first, so the sequence of batches depends on the machine. Each
 sample's tensor does not: it is a function of (seed, epoch, sample). So the order of samples is all that has to be
 recorded to repeat a run bit for bit, with any number of workers.
 
 A run that was stopped in the middle of an epoch and then resumed has recorded the epoch in parts. Each part knows how
-many samples came before it, and `Replay([first, second])` puts them together; one part alone can be replayed from the
+many samples came before it, and `Replay([first, second])` puts them together; a single part can be replayed from the
 state that it started with. Parts that do not fit are rejected.
 """
 
@@ -58,7 +58,7 @@ class _Epoch:
     Args:
         count: Number of samples.
         order_crc: Checksum of the rank's row in strict order.
-        steps: Differences between neighbouring positions, less one, which are mostly 0; compressed.
+        steps: Differences between neighbouring positions, minus one (mostly 0), compressed.
         begun: Samples of the global order that were used up when the row starts.
         start: Samples of the row that were handed out before the first one here.
     """
@@ -145,8 +145,8 @@ class OrderLog:
         kept = self._epoch(epoch)
         if kept.order_crc != _crc(order) or kept.begun != turns.begun:
             raise ConfigError(
-                f"the log's epoch {epoch} was recorded in another order of samples; use the same data set, seed, "
-                "shuffle, uneven and ranks as then"
+                f"the log's epoch {epoch} was recorded with another order of samples; use the data set, seed, "
+                "shuffle, uneven and ranks of that run"
             )
         if turns.places < kept.start:
             raise ConfigError(
@@ -160,7 +160,8 @@ class OrderLog:
         rest[turns.left(len(order))] = True
         if not rest[recorded].all():
             raise ConfigError(
-                f"the state is not one of the run that recorded the log's epoch {epoch}: samples that it counts as "
+                f"the state does not come from the run that recorded the log's epoch {epoch}: samples that it counts "
+                "as "
                 "used up come later in the log; load a state of that run, or none"
             )
         rest[recorded] = False
@@ -230,7 +231,7 @@ class OrderLog:
 
 def _check(positions: NDArray[np.int64], *, count: int, begun: int, start: int, **_: int) -> None:
     if len(positions) != count or not _is_order(positions) or begun < 0 or start < 0:
-        raise ValueError("an epoch is not an order")
+        raise ValueError("the positions of an epoch are not a valid order")
 
 
 def _is_order(positions: NDArray[np.int64]) -> bool:

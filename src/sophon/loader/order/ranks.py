@@ -1,6 +1,6 @@
 """Determines which of several training processes this is, and which samples of an epoch belong to it.
 
-The global order of an epoch depends on (seed, epoch) alone. Rank r of R takes its positions r, r + R, r + 2R, … as
+The global order of an epoch depends only on (seed, epoch). Rank r of R takes its positions r, r + R, r + 2R, … as
 torch's `DistributedSampler` does, all ranks in step: so after s steps of `batch_size` the first s × batch_size × R
 samples of the global order are used up, whichever rank had them. That one number, the *cursor*, is all that another run
 needs to continue, with any other number of ranks or workers.
@@ -71,10 +71,10 @@ def find_rank(rank: int | None = None, size: int | None = None) -> Rank:
 
 
 def rank_in(group: Any) -> Rank:
-    """Return which process this is among those of a process group or of a device mesh of one dimension."""
+    """Return which process this is in a process group or a one-dimensional device mesh."""
     if hasattr(group, "get_local_rank") and hasattr(group, "ndim"):
         if group.ndim != 1:
-            raise ConfigError(f'group: expected a device mesh of one dimension, such as mesh["dp"], got {group.ndim}')
+            raise ConfigError(f'group: expected a one-dimensional device mesh, such as mesh["dp"], got {group.ndim}')
         return Rank(int(group.get_local_rank()), int(group.size()))
     if torch is None or not torch.distributed.is_initialized():
         raise RankError("group: torch.distributed is not initialised; call init_process_group before the first epoch")
@@ -104,7 +104,7 @@ def _environment(name: str) -> int | None:
 
 
 def each(count: int, ranks: Rank, uneven: str) -> int:
-    """Return how many of `count` samples every rank gets: the same number, so that all make equally many steps.
+    """Return how many of `count` samples every rank gets: the same number, so that all take the same number of steps.
 
     Args:
         count: Remaining samples of the epoch.
@@ -115,8 +115,9 @@ def each(count: int, ranks: Rank, uneven: str) -> int:
     over = count % ranks.size
     if over and uneven == "raise":
         raise ConfigError(
-            f"{count:,} samples cannot be shared evenly by {ranks.size} ranks, and ranks that make unequal steps wait "
-            'for each other forever; Ranks(uneven="pad") repeats a few samples, uneven="drop" leaves a few out'
+            f"{count:,} samples cannot be shared evenly by {ranks.size} ranks, and ranks with different numbers of "
+            "steps "
+            'wait for each other forever; Ranks(uneven="pad") repeats a few samples, uneven="drop" leaves a few out'
         )
     return count // ranks.size if uneven == "drop" else -(-count // ranks.size)
 

@@ -1,7 +1,7 @@
-"""The samples of an epoch and their order: sophon's own, or that of a torch-style sampler.
+"""The samples of an epoch and their order: sophon's own, or a torch-style sampler's.
 
 Sophon's own order is a function of (seed, epoch), and ranks divide it among themselves. A sampler is asked once, when
-an epoch starts. As with torch's DataLoader, its samples are for this rank alone and may repeat; each time random ops
+an epoch starts. As with torch's DataLoader, its samples are for this rank only and may repeat; each time random ops
 draw new parameters, since they identify the sample by another number (`keys_of`). A sampler runs under its own seed,
 from (seed, epoch), so that it gives the same order after resuming and does not disturb the training loop's generators;
 a sampler with its own generator or state uses that, and the state is saved instead.
@@ -50,7 +50,7 @@ class Sampling(ABC):
 
     Attributes:
         is_shared: Whether ranks divide the order among themselves.
-        is_shuffled: Its setting of shuffle, as recorded in a state.
+        is_shuffled: Its shuffle setting, as recorded in a state.
     """
 
     is_shared = True
@@ -142,7 +142,7 @@ class ToldOrder(Sampling):
         gives_batches: Whether it is a batch sampler.
         count: Samples in the data set.
         seed: Seed of the run.
-        indices: The samples that its indexes refer to; None for those of the data set.
+        indices: The samples that its indexes refer to; None for all samples of the data set.
     """
 
     is_shared = False
@@ -258,12 +258,12 @@ def _as_list(group: Any) -> list[Any]:
 
 
 def _inner(sampler: Any) -> Any:
-    """Return the sampler that determines the order, such as that of a `BatchSampler`."""
+    """Return the sampler that determines the order, such as the one inside a `BatchSampler`."""
     return getattr(sampler, "sampler", sampler)
 
 
 def _state_of(sampler: Any) -> dict[str, Any]:
-    """Return what the order of a sampler depends on besides the global generators; {} if nothing."""
+    """Return the state that a sampler's order depends on besides the global generators; {} if there is none."""
     for one in (sampler, _inner(sampler)):
         if hasattr(one, "state_dict") and hasattr(one, "load_state_dict"):
             return {"state": one.state_dict()}
@@ -285,4 +285,7 @@ def _restore(sampler: Any, state: dict[str, Any] | None, name: str) -> None:
             data = np.frombuffer(base64.b64decode(state["generator"]), np.uint8).copy()
             generator.set_state(torch.from_numpy(data))
             return
-    raise ArtifactError(f"the state contains that of a {name}, but the {name} here takes none; create it as before")
+    raise ArtifactError(
+        f"the state was saved with a {name} that keeps its own state, but the {name} here takes none; create it as "
+        "before"
+    )

@@ -20,7 +20,7 @@ _MUST_AGREE = {
     "dataset": "a different data set, or its files have changed",
     "pipeline": "another pipeline",
     "seed": "another seed",
-    "shuffle": "a different setting of shuffle",
+    "shuffle": "a different shuffle setting",
 }
 
 

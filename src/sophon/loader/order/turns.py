@@ -54,11 +54,11 @@ class Turns:
     early: Positions = field(default_factory=_none)
 
     def left(self, count: int) -> Positions:
-        """Return the rest of a row of that length, in the order in which it comes."""
+        """Return the remaining positions of a row of that length, in delivery order."""
         if len(self.early) and self.early[-1] >= count:
             raise ArtifactError(
                 f"this state belongs to a row of more than {count:,} samples; create the loader as before, with the "
-                "same setting of uneven"
+                "same uneven setting"
             )
         rest = np.arange(self.places, count)
         return np.concatenate([self.late, np.setdiff1d(rest, self.early, assume_unique=True)])
@@ -69,7 +69,7 @@ class Turns:
         return (left - self.places + slack) // batch_size
 
     def after(self, handed: Positions) -> Turns:
-        """Return the rank's progress once these are delivered too."""
+        """Return the rank's progress once these positions are delivered too."""
         places = self.places + len(handed)
         out = np.concatenate([self.early, handed])
         due = np.concatenate([self.late, np.arange(self.places, places)])
@@ -103,11 +103,11 @@ class Turns:
             begun, late, early = saved["begun"], _ascending(saved["late"]), _ascending(saved["early"])
             places, over = divmod(cursor - begun, whose.size)
             if over or begun < 0 or places < 0 or len(late) != len(early) or len(saved) != 5:
-                raise ValueError("its numbers are inconsistent")
+                raise ValueError("the numbers are inconsistent")
             if len(late) and (late[-1] >= places or early[0] < places):
                 raise ValueError("late or early positions are wrong")
         except (ConfigError, KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"state: turns: not those of a sophon loader ({error})") from error
+            raise ArtifactError(f"state: turns: not written by a sophon loader ({error})") from error
         if whose != ranks:
             raise ArtifactError(
                 f"this state was taken in the middle of a relaxed epoch by rank {whose.rank} of {whose.size} but this "
@@ -121,9 +121,9 @@ class Turns:
 def _ascending(values: Any) -> Positions:
     """Return positions as an array; raise unless they are integers in ascending order."""
     if not isinstance(values, list | tuple) or any(type(value) is not int for value in values):
-        raise TypeError("positions are integers")
+        raise TypeError("positions must be integers")
     if any(not 0 <= value < 1 << 63 for value in values):
-        raise ValueError("positions outside any data set")
+        raise ValueError("positions must lie within a data set")
     found = np.array(values, np.int64)
     if (np.diff(found) <= 0).any():
         raise ValueError("positions must ascend from 0")

@@ -6,8 +6,8 @@ the node waited for ops, the CPU seconds show how many cores it really has for t
 the number of samples shows how fast the store can be read.
 
 When several ranks share a link, the part that each one gets varies from second to second. So an epoch is planned with
-the mean over the previous epoch, or over the last twenty seconds if that epoch was shorter. Only if the last few
-seconds differ so much that the link itself must have changed do they count alone.
+the mean over the previous epoch, or over the last twenty seconds if that epoch was shorter. The last few seconds
+replace that mean only if they differ so much that the link itself must have changed.
 
 The time is passed in and no clock is read, so that it can be tested.
 """
@@ -52,7 +52,7 @@ class _Stretch:
 
 
 class LinkClock:
-    """Speed of the links and of the nodes behind them, as far as this process has a share of them.
+    """Speed of the links and of the nodes behind them, as seen by this process.
 
     If several ranks use one link, each sees roughly its own part of it. If one loader uses several nodes, it sees the
     sum of what they send, whether they share a link or have one each.

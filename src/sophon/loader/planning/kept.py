@@ -1,7 +1,7 @@
 """The profile of a job, kept from one run to the next.
 
-If the user gives a path, a failure to read or write there is an error. The user's cache folder is only a cache: what
-cannot be read there is measured again, and what cannot be written there is not kept.
+If the user gives a path, a failure to read or write there is an error. The user's cache folder is only a cache: a
+profile that cannot be read there is measured again, and one that cannot be written there is not kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KeptProfile:
                 return None  # the first epoch measures again, and its profile replaces this one
             if isinstance(error, ArtifactError) and str(self.path) in str(error):
                 raise
-            raise ArtifactError(f"{self.path}: {error}; give another path, or remove it.") from error
+            raise ArtifactError(f"{self.path}: {error}; give another path, or remove the file.") from error
         return profile
 
     def save(self, profile: Profile) -> None:

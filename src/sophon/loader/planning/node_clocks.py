@@ -1,7 +1,7 @@
 """Speed of each node's link, cores and store, for nodes that hold different samples.
 
 Each node has its own clock, which counts only the time in which that node has a stream open. So a node behind a slow
-link is told apart from its neighbours, and a plan offloads more to it. The resources of a part are the sum of those of
+link is distinguished from the others, and a plan offloads more to it. The resources of a part are the sum of those of
 its holders, each weighted by how much it works for that part.
 
 The time is passed in and no clock is read.
@@ -22,7 +22,7 @@ MOST_PARTS = 64  # nodes that are planned individually: each adds three resource
 
 
 class NodeClocks:
-    """The clocks of all nodes of a data set that is divided into parts."""
+    """The clocks of all nodes, for a data set that is divided into parts."""
 
     def __init__(self) -> None:
         self._clocks: dict[int, LinkClock] = {}

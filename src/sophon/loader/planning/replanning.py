@@ -12,7 +12,7 @@ SETTLE_S = 5.0  # after a new plan, before its effect is judged
 
 
 class Replanning:
-    """Decides when to check whether link and storage node have changed since a plan was made."""
+    """Decides when to check whether the link and the storage node have changed since a plan was made."""
 
     def __init__(self) -> None:
         self._look_at_s = 0.0

@@ -42,8 +42,8 @@ class Assignment:
     Args:
         cuts: The cuts that occur, at most 256.
         number_of: For each sample the number of its cut; None if all have the first.
-        firsts: For each cut what the node sends to the relay that makes it, None where a node makes it; empty if no
-            sample goes through a relay.
+        firsts: For each cut that a relay makes, the cut that the node sends to it; None for cuts that nodes make; empty
+            if no sample goes through a relay.
     """
 
     cuts: tuple[Cut, ...] = (RAW,)
@@ -57,7 +57,7 @@ class Assignment:
         return tuple(self.cuts[number] for number in self.number_of[list(samples)].tolist())
 
     def firsts_of(self, samples: Sequence[int]) -> tuple[Cut | None, ...]:
-        """Return what nodes send to relays of some samples; None of each that goes straight to the trainer."""
+        """Return the cuts in which nodes send some samples to relays; None for those that skip relays."""
         if not self.firsts:
             return (None,) * len(samples)
         if self.number_of is None:
@@ -130,7 +130,7 @@ def _check_job(plan: Plan, pipeline: Pipeline, dataset: str | None) -> None:
 
 
 def assigned(plan: Plan, column: Numbers | None = None) -> Assignment:
-    """Return the cuts of a plan, and what nodes send to relays for those that relays make.
+    """Return the cuts of a plan and, for those that relays make, the cuts that nodes send to the relays.
 
     Args:
         plan: The plan.
@@ -185,10 +185,10 @@ def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
     agreed = count_agreed(pipeline, opened)
     if agreed < pipeline.max_cut:
         op = pipeline.ops[agreed].name()
-        reason = opened.reason or f"the built-in picture gives different bits there ({differences(opened)})"
+        reason = opened.reason or f"the built-in test picture gives different bits there ({differences(opened)})"
         warnings.warn(
-            f"{op} and everything after it stay on the trainer: {reason}. Install the same versions on trainer and "
-            "storage node to offload them.",
+            f"{op} and everything after it stay on the trainer: {reason}. Install the same versions on the trainer "
+            "and the storage node to offload them.",
             OffloadWarning,
             stacklevel=4,
         )

@@ -167,7 +167,7 @@ class _Opening(threading.Thread):
 
 
 def _users_line() -> tuple[str, int]:
-    """Return file and line of the first caller outside this package."""
+    """Return the file and line of the first caller outside this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in ("sophon", "contextlib"):
         frame = frame.f_back

@@ -83,7 +83,7 @@ class Census:
             None for the division if all nodes hold copies.
 
         Raises:
-            ConfigError: The contents of nodes and fallback do not fit together.
+            ConfigError: The contents of the nodes and the fallback do not fit together.
             UnavailableError: A node that may hold unique samples does not answer.
         """
         self._open_all()
@@ -176,7 +176,7 @@ class Census:
         for node in self._nodes:
             if node.opened is not None and set(node.opened.columns) != set(opened.columns):
                 raise ConfigError(
-                    f"{node.address} has the columns {', '.join(node.opened.columns)}, but another node "
+                    f"{node.address} has the columns {', '.join(node.opened.columns)}, but another node has "
                     f"{', '.join(opened.columns)}; parts of one data set must have the same columns"
                 )
         return replace(
@@ -199,7 +199,7 @@ class Census:
                 )
 
     def _state(self) -> str:
-        """Return a digest of the files of all nodes that have answered."""
+        """Return a digest of the files that the answering nodes hold."""
         return " ".join(sorted({node.opened.state for node in self._nodes if node.opened is not None})).strip()
 
     def _check_copies(self, opened: Opened, absent: list[str]) -> None:
@@ -208,7 +208,7 @@ class Census:
         if len(named) > 1:
             (some, here), (others, other) = list(named.items())[:2]
             raise ConfigError(
-                f"{here} and {other} hold the same files and numbers of classes, with other names of classes: "
+                f"{here} and {other} hold the same files and class numbers, but with different class names: "
                 f"{_first_other(some, others)}; serve the same data set at both, or leave one out"
             )
         if self._fallback is not None:
@@ -257,7 +257,7 @@ class Census:
         if shared >= _MOSTLY * len(union):
             warnings.warn(
                 f"{text}. {shared:,} of them are at every node, so they look like copies, some of which lack files; "
-                "if so, copy what is missing",
+                "if so, copy the missing files",
                 PartsWarning,
                 stacklevel=6,
             )
@@ -265,8 +265,8 @@ class Census:
     def _missing(self, samples: int, absent: list[str]) -> str:
         assert self._fallback is not None
         return (
-            f"no answer from {', '.join(absent)}, and the other nodes hold {samples:,} samples, which are not those of "
-            f"the fallback {self._fallback.address}. Start all nodes, or give only the fallback's path"
+            f"no answer from {', '.join(absent)}, and the other nodes hold {samples:,} samples, which differ from "
+            f"those of the fallback {self._fallback.address}. Start all nodes, or give only the fallback's path"
         )
 
 

@@ -42,7 +42,7 @@ class Errand(ABC):
         """Called with all CPU seconds that a separate thread spent on a request, when it has ended."""
 
     def failed(self, ask: Ask, error: Error, since_s: float) -> None:  # noqa: B027
-        """Called when a request fails before it is complete; gives when it last delivered something."""
+        """Called when a request fails before it is complete, with the time of its last delivery."""
 
     def ended(self, ask: Ask, failed: bool) -> None:  # noqa: B027
         """Called when a request ends; one that failed was incomplete."""

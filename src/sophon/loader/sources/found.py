@@ -9,8 +9,8 @@ machine continues with the new division (`Machine.divide`): no request or reply 
 Relays come and go in the same way. They hold nothing themselves, so a relay never takes the place of the last holder of
 a sample, and one that is no longer listed is forgotten at once.
 
-Machines and counts identify nodes by number. So there are more *slots* than nodes: a new node takes a free slot, or
-that of a node that is gone.
+Machines and counts identify nodes by number. So there are more *slots* than nodes: a new node takes a free slot, or the
+slot of a node that is gone.
 
 Concurrency: one thread at a time runs discovery; it changes the slots first, and then the division, in one step.
 """
@@ -167,7 +167,7 @@ class FoundSources(Sources):
     # --- who there is now ---------------------------------------------------------------------------------------------
 
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:
-        """Return which nodes hold the samples of a row if that has changed; run discovery if it is due.
+        """Return which nodes hold a row's samples, if that has changed; run discovery if it is due.
 
         Args:
             row: Samples in the order they are needed.
@@ -225,7 +225,7 @@ class FoundSources(Sources):
         self._divide(named, has_changed=has_changed)
 
     def _seat(self, node: FoundNode, named: set[str]) -> int | None:
-        """Give a node a slot: a free one, or that of an unlisted node that is not the only holder of anything."""
+        """Give a node a slot: a free one, or the slot of an unlisted node that is not the only holder of anything."""
         free = [n for n, source in enumerate(self._sources) if source.address == _NOWHERE]
         holding = {number for holders in self._holders for number in holders}
         free += [n for n, source in enumerate(self._sources) if source.address not in named and n not in holding]
@@ -262,7 +262,7 @@ class FoundSources(Sources):
         return opened.is_relay and self._union is None and opened.fingerprint == self._opened_as.fingerprint
 
     def _fitted(self, source: Source, opened: Opened) -> tuple[Holding, Any]:
-        """Return what a node holds of the data set and, if nodes number their labels, the labels of all samples."""
+        """Return which samples of the data set a node holds and, if nodes number their labels, all labels."""
         for other in self._used:
             known, held = other.opened, other.holding
             is_same = known is not None and known.fingerprint == opened.fingerprint
@@ -273,7 +273,7 @@ class FoundSources(Sources):
         assert self._union is not None
         listing = source.listing(opened)
         if listing is None:
-            raise ConfigError(f"{source.address} does not say which samples it holds")
+            raise ConfigError(f"{source.address} does not report which samples it holds")
         return self._union.fitted(Told(source.address, listing, opened.classes)), self._union.labels
 
     def _list(self) -> None:
@@ -289,7 +289,7 @@ class FoundSources(Sources):
                         if other.holding is None:
                             other.hold(everything, None)
                     return
-        raise RetryableError(f"no node says what the samples of {self.url} are called")
+        raise RetryableError(f"no node reports the names of the samples of {self.url}")
 
     def _divide(self, named: set[str], *, has_changed: bool = True) -> None:
         """Divide the samples among the nodes; unlisted nodes get only what no other node holds."""
@@ -358,12 +358,13 @@ def _first(discovery: Discovery, deadline_s: float) -> Found:
             if found.nodes and not found.missing:
                 return found
             missing = ", ".join(found.missing[:8])
-            problem = f"no node holds part {missing}" if missing else "there is no node"
+            problem = f"no node holds part {missing}" if missing else "no node was found"
         except RetryableError as error:
             problem = str(error).removeprefix(f"{discovery.url}: ")
         if time.monotonic() >= end_s:
             raise UnavailableError(
-                f"{discovery.url}: {problem}, for {deadline_s:g} s. Is `sophon serve` running for every part? `sophon "
+                f"{discovery.url}: {problem} within {deadline_s:g} s. Is `sophon serve` running for every part? "
+                "`sophon "
                 "nodes` lists the nodes; raise Faults(deadline_s=…) to wait longer."
             )
         time.sleep(_PAUSE_S)

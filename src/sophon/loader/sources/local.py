@@ -108,7 +108,7 @@ class LocalTransport(Transport):
         """Read samples, and make the cut that was asked for."""
         if request.columns_digest not in ("", self.store.manifest.columns_digest):
             raise ConfigError(
-                f"{self.address} has different values in its columns than the node; both must have the same version"
+                f"{self.address} has different column values from the node; both must have the same version"
             )
         return _LocalFetch(self._narrowed(request.fields), self.reading, request)
 
@@ -177,7 +177,7 @@ class _LocalFetch(Fetch):
             self._lane.close()
 
     def _files(self) -> Iterator[tuple[int, bytes | BaseException]]:
-        """Yield the bytes of each sample, or what went wrong, with its position."""
+        """Yield the bytes of each sample, or the error that occurred, with its position."""
         count, reading = len(self._request.samples), self._reading
         asked = came = 0
         while came < count and not self._lane.is_closed:
@@ -210,11 +210,12 @@ class _LocalFetch(Fetch):
         start_s = time.monotonic()
         found = self._file(position)
         seconds = time.monotonic() - start_s
-        self._reading.learn(seconds)
+        size_bytes = self._size_bytes(position)
+        self._reading.learn(seconds, 1, size_bytes)
         lane = self._lane
         lane.reads += 1
         lane.read_s += seconds
-        lane.read_bytes += self._size_bytes(position)
+        lane.read_bytes += size_bytes
         self._count(lane.read_s, seconds)
         return found
 

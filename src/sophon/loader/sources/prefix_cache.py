@@ -8,9 +8,9 @@ A cache is a separate folder for each (data set, first ops, codec, software vers
 
     4 bytes "SPC1" | CRC-32 of what follows | length of the header | header: JSON | payload
 
-The header has label, columns and, where the files can be looked at, their times ("stamp"): a sample whose file was
-written anew is not taken from the cache. Of what a node holds only folders, shards and listings are looked at, when it
-opens the data set (`Manifest.state`, part of the key).
+The header has the label, the columns and, if the files are within reach, their modification times ("stamp"): a sample
+whose file was rewritten is not taken from the cache. A node checks only its folders, shards and listings, when it opens
+the data set (`Manifest.state`, part of the key).
 
 It takes samples until it is full and then keeps what it has: every epoch asks for every sample once, so replacing some
 with others would not help.
@@ -112,7 +112,7 @@ class PrefixCache:
         return int(_COUNT.unpack(text)[0]) if len(text) == _COUNT.size else 0
 
     def get(self, sample: int, columns: tuple[str, ...], stamp: str = "") -> Reply | None:
-        """Return the reply of a sample, or None if it is not here, not whole, lacks a column or is out of date.
+        """Return a sample's reply, or None if it is missing, incomplete or out of date, or lacks a column.
 
         Args:
             sample: Its index.
@@ -134,7 +134,7 @@ class PrefixCache:
         return Reply(0, self.cut, memoryview(data)[end:], label, columns=found, is_cached=True)
 
     def put(self, sample: int, reply: Reply, stamp: str = "") -> None:
-        """Keep the reply of a sample if there is room; a failing disk does not stop training."""
+        """Keep a sample's reply if there is room; a failing disk does not stop training."""
         header = json.dumps({"label": reply.label, "columns": reply.columns, "stamp": stamp}).encode()
         body = struct.pack("<I", len(header)) + header + bytes(reply.payload)
         data = _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
@@ -201,7 +201,7 @@ def cache_for(
     Args:
         pipeline: Pipeline whose first ops are cached.
         opened: The opened data set.
-        cut: What is kept.
+        cut: The cut to keep.
         settings: Folder and size.
         fields: Names of the fields that are kept besides the first.
         checked: How replies of nodes are checked; entries stored without checks are not used with them.
@@ -239,7 +239,7 @@ class CachedTransport(Transport):
         inner: Source of the samples that are not in the cache.
         cache: The cache.
         pipeline: Pipeline whose first ops are cached.
-        asks: The cut to request: the cache's own, or raw files if the other side would give other bits.
+        asks: The cut to request: the cache's own, or raw files if the other side would give different bits.
     """
 
     def __init__(self, inner: Transport, cache: PrefixCache, pipeline: Pipeline, asks: Cut) -> None:

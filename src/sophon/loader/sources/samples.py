@@ -167,7 +167,7 @@ class Samples:
     # --- a look at single samples -------------------------------------------------------------------------------------
 
     def named(self, error: OpError, sample: int) -> OpError:
-        """Return the error of a sample with the name of its file, which users need."""
+        """Return a sample's error with the name of its file, which users need."""
         name = self.name_of(sample)
         is_named = name is None or name in error.problem
         if is_named and error.sample in (None, sample):
@@ -180,24 +180,24 @@ class Samples:
         return told
 
     def name_of(self, sample: int) -> str | None:
-        """Return the id of a sample, if a source gives it soon."""
+        """Return a sample's id, if a source provides it soon."""
         reply = self._glance(sample)
         name = None if reply is None else reply.columns.get("id")
         return None if name is None else str(name)
 
     def first_file(self) -> bytes | None:
-        """Return the bytes of the first sample, if they can be had now."""
+        """Return the bytes of the first sample, if they are available now."""
         fields = self.fields if self.pipeline.takes_bundle else ()
         reply = self._glance(0, fields=fields) if len(self) else None
         return None if reply is None or reply.error is not None or reply.cut != RAW else bytes(reply.payload)
 
     def first_sample(self) -> Reply | None:
-        """Return the first sample raw, with its fields and columns, if it is available now."""
+        """Return the raw first sample with its fields and columns, if it is available now."""
         reply = self._glance(0, self.columns, self.fields) if len(self) else None
         return None if reply is None or reply.error is not None or reply.cut != RAW else reply
 
     def _glance(self, sample: int, columns: tuple[str, ...] = ("id",), fields: tuple[str, ...] = ()) -> Reply | None:
-        """Return a sample raw, if a source gives it soon; nothing is counted or retried."""
+        """Return a raw sample, if a source provides it soon; nothing is counted or retried."""
         request = replace(self.request(0, [sample]), cuts=(RAW,), firsts=(), columns=columns, fields=fields)
         for number in self.sources.holders_of(sample):
             try:

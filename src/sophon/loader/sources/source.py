@@ -96,10 +96,10 @@ class Source(Transport):
         if found == asked:
             return error
         self.is_stale = self._opened is not None and found != self._opened.fingerprint
-        return RetryableError(f"{self.address} holds other samples now than before ({found}); asking who holds them")
+        return RetryableError(f"{self.address} no longer holds the same samples ({found}); looking for other holders")
 
     def settle(self, inner: Transport) -> None:
-        """Have another node in the place of this one, of which nothing is known yet."""
+        """Replace the node with another one, of which nothing is known yet."""
         self._inner.close()
         self._inner, self.address, self.is_remote = inner, inner.address, inner.is_remote
         self.leave()
@@ -111,7 +111,7 @@ class Source(Transport):
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
-        """Label of every sample of the whole data set, where the node numbers its classes itself."""
+        """Label of every sample of the whole data set, if the node numbers its classes itself."""
         return self._labels
 
     def _straight(self, request: Request, opened: Opened) -> Request:
@@ -135,7 +135,7 @@ class Source(Transport):
         return replace(request, cuts=cuts, firsts=firsts, versions=versions, node_versions=behind)
 
     def _way(self, first: Cut, cut: Cut, there: int, here: int) -> tuple[Cut, Cut]:
-        """Return how much of a route gives the same bits at a node and at the relay in front of it as here."""
+        """Return how much of a route gives the same bits here as at a node and the relay in front of it."""
         if first.k > there:
             first = RAW
         if cut.k > here and cut != first:
@@ -150,7 +150,7 @@ class Source(Transport):
 
     @property
     def holding(self) -> Holding | None:
-        """Which samples the node holds; None if all of them, in their order."""
+        """Which samples the node holds; None if it holds all of them, in order."""
         return self._holding
 
     def hold(self, holding: Holding, labels: NDArray[np.int64] | None, opened: Opened | None = None) -> None:
@@ -181,7 +181,7 @@ class Source(Transport):
         opened = self._inner.open(self._pipeline)
         if self.may_move and opened.fingerprint != fingerprint:
             self.is_stale = True
-            raise RetryableError(f"{self.address} holds other samples now than before; asking who holds them")
+            raise RetryableError(f"{self.address} no longer holds the same samples; looking for other holders")
         if self.may_hold_a_part and opened.fingerprint != fingerprint:
             raise RetryableError(f"{self.address} holds a part, which was not known when the data set was opened")
         check_same(opened, fingerprint, self.address)
@@ -284,14 +284,14 @@ def check_same(opened: Opened, fingerprint: str, address: str) -> None:
     """Raise unless a source holds the data set that the run started with."""
     if opened.fingerprint != fingerprint:
         raise ConfigError(
-            f"{address} holds a different data set ({opened.fingerprint}) than the others ({fingerprint}): different "
+            f"{address} holds a different data set ({opened.fingerprint}) from the others ({fingerprint}): different "
             "files, sizes or labels; copy the same files there, or leave it out. If it holds a part of the data set, "
             "and did not answer when the data set was opened, start the run again"
         )
 
 
 def explained(error: Error, address: str, remedy: str = "") -> Error:
-    """Return an error with the address of its origin, if not included, and what to do."""
+    """Return an error that names the address it came from and says what to do."""
     if address in str(error) and not remedy:
         return error
     text = str(error) if address in str(error) else f"{address}: {error}"

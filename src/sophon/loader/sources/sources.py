@@ -116,7 +116,7 @@ class Sources:
             self._all = list(self._sources)
         if fallback is not None:
             if not all(node.is_remote for node in nodes):
-                raise ConfigError("fallback: the samples are read from a path already")
+                raise ConfigError("fallback: the samples are already read from a path")
             path = str(fspath(fallback))
             if scheme_of(path) is not None and not is_address(path):
                 raise ConfigError(f"fallback: expected a path, got {path!r}; give several nodes as a list of addresses")
@@ -152,7 +152,7 @@ class Sources:
 
     @property
     def relays(self) -> frozenset[int]:
-        """The numbers of the sources that are relays, as far as they have said so."""
+        """The numbers of the sources that are relays, as far as is known."""
         opened = ((number, source.opened) for number, source in enumerate(self._sources))
         return frozenset(number for number, told in opened if told is not None and told.is_relay)
 
@@ -269,7 +269,7 @@ class Sources:
         return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, sizes, latest, parts)
 
     def parts(self, row: Row) -> Parts:
-        """Return the holders of the samples of a row."""
+        """Return the holders of a row's samples."""
         of = None if self._union is None else self._union.part_of[np.asarray(row, np.int64)]
         return Parts(self._holders, of, self._names)
 
@@ -339,7 +339,7 @@ class Sources:
         return self.nodes
 
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:  # noqa: ARG002 - these nodes stay
-        """Return the holders of the samples of a row, if they have changed since a version."""
+        """Return the holders of a row's samples, if they have changed since a version."""
         return version, None
 
     def failed(self, number: int) -> None:
@@ -351,7 +351,7 @@ class Sources:
         Parts are not compared: each has its own rows.
 
         Raises:
-            ConfigError: They differ; names two of them.
+            ConfigError: They differ; the message names two of them.
         """
         asked = [name for name in columns if name != "id"]
         if not asked or self._union is not None:
@@ -363,7 +363,7 @@ class Sources:
         if len(told) > 1:
             here, there = list(told.values())[:2]
             raise ConfigError(
-                f"{here} and {there} hold the same files with other values in their columns (asked for: "
+                f"{here} and {there} hold the same files with different values in their columns (asked for: "
                 f"{', '.join(map(repr, asked[:5]))}); serve the same listing at both, or leave one out"
             )
 
@@ -410,6 +410,6 @@ class _Told(Fetch):
 
 
 def explain(error: Error, address: str) -> Error:
-    """Return the error that ends an epoch, with what to do."""
+    """Return the error that ends an epoch, with a remedy."""
     is_away = isinstance(error, UnavailableError)
     return explained(error, address, _REMEDY if is_away else "")

@@ -57,7 +57,8 @@ class Union:
     """The whole data set.
 
     Args:
-        fingerprint: Fingerprint of ids, sizes and labels in order, as a manifest's: the same for every division.
+        fingerprint: Fingerprint of ids, sizes and labels in order, computed as for a manifest; it is the same for every
+            division.
         classes: Names of all classes.
         sizes: Bytes of every sample's file.
         labels: Label of every sample; None if there are none.
@@ -103,7 +104,7 @@ class Union:
             other: Any = [] if here is None or there is None else np.flatnonzero(here[indexes] != there[own])
             if len(other):
                 name = told.listing.ids[int(own[other[0]])].as_py()
-                raise ConfigError(f"{name!r} is not the same at {told.name} as at others: {what}")
+                raise ConfigError(f"{name!r} differs between {told.name} and other nodes: {what}")
         order = np.argsort(indexes, kind="stable")
         indexes, own = indexes[order], own[order]
         if len(indexes) > 1 and (np.diff(indexes) == 0).any():
@@ -235,7 +236,7 @@ def _labels_among(told: Told, classes: tuple[str, ...]) -> Indexes | None:
     number = {name: label for label, name in enumerate(classes)}
     table = np.array([*(number.get(name, NO_LABEL - 1) for name in told.classes), NO_LABEL], np.int64)
     if len(labels) and not (labels.min() >= NO_LABEL and labels.max() < len(told.classes)):
-        raise ConfigError(f"{told.name} has labels that are none of its {len(told.classes):,} classes")
+        raise ConfigError(f"{told.name} has labels outside its {len(told.classes):,} classes")
     return np.asarray(table[labels], np.int64)
 
 
@@ -264,7 +265,8 @@ def _check(
             before = int(first[index[row]])
             found = [f"{int(values[at])} at {told[source[at]].name}" for at in (before, row)]
             raise ConfigError(
-                f"{ids[row].as_py()!r} is not the same everywhere: {what} {found[0]}, {found[1]}; copy the same file "
+                f"{ids[row].as_py()!r} is not the same everywhere ({what}: {found[0]}, {found[1]}); copy the "
+                "same file "
                 "there, or remove one of them"
             )
 

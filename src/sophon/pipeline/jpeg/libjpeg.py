@@ -1,12 +1,12 @@
 """JPEG files decoded by the libjpeg inside Pillow's wheel, straight into a picture's memory.
 
-Pillow gives libjpeg a buffer of one row and copies every row into a picture, which it has filled with black before. To
-call the same library with the picture's own memory takes a fifth less time for a small photo, and gives the same bits:
-it is the same code. It is used where the extension `_libjpeg` was built and Pillow is a wheel with a libjpeg of its
-own, and only after it has given Pillow's bits on a few pictures in this process. A file that libjpeg warns of is left
-to Pillow, which decides what becomes of it.
+Pillow gives libjpeg a buffer of one row and copies every row into a picture that it has first filled with black.
+Calling the same library with the picture's own memory takes a fifth less time for a small photo, and gives the same
+bits because it is the same code. It is used where the extension `_libjpeg` was built and Pillow is a wheel with its own
+libjpeg, and only after it has given Pillow's bits on a few pictures in this process. A file that makes libjpeg warn is
+left to Pillow, which decides what to do with it.
 
-Concurrency: pure functions; the check runs once per process, maybe in two threads at once, with the same outcome.
+Concurrency: pure functions; the check runs once per process, possibly in two threads at once, with the same outcome.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _CHECKED: tuple[tuple[Size, int], ...] = (((37, 29), 0), ((50, 33), 1), ((64, 48
 
 
 def decoded(data: bytes | memoryview, size: Size) -> Image.Image | None:
-    """Return the picture of a JPEG file of three components.
+    """Return the picture in a JPEG file with three components.
 
     Args:
         data: The file.
-        size: Its width and height, as its header says.
+        size: Width and height from its header.
 
     Returns:
-        What Pillow would give; None if Pillow has to be asked.
+        The picture that Pillow would give; None if Pillow has to decode it.
     """
     return _decoded(data, size) if available() else None
 
@@ -66,7 +66,7 @@ def available() -> bool:
 
 
 def _library() -> Path | None:
-    """Return the libjpeg that Pillow's wheel brought, or None if there is not just one."""
+    """Return the path of the libjpeg in Pillow's wheel, or None unless there is exactly one."""
     found = list((Path(PIL.__file__).parent.parent / "pillow.libs").glob("libjpeg-*.so*"))
     return found[0] if len(found) == 1 else None
 

@@ -111,8 +111,8 @@ class ColorJitter(ImageOp):
 
     Args:
         brightness: x for factors in 1 - x … 1 + x (not below 0), or (smallest, largest) factor.
-        contrast: Likewise.
-        saturation: Likewise.
+        contrast: As for brightness.
+        saturation: As for brightness.
         hue: x ≤ 0.5 for a rotation in -x … x, or (smallest, largest) rotation.
     """
 

@@ -1,4 +1,4 @@
-"""Crops: of the centre, at a random place, or at a random place and of a random size."""
+"""Crops of the centre, at a random place, or of random size at a random place."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
 
 
 def located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
-    """Return the picture that contains a box, and where in it the box lies."""
+    """Return the picture that contains a box, and the position of the box in it."""
     top, left, height, width = box
     if not isinstance(picture, Image.Image | Part):
         raise not_a_picture("a crop", picture)
@@ -72,13 +72,13 @@ class SizedCrop(ImageOp):
         return image(*self._size, spec.channels, spec.mode)
 
     def _places(self, tops: Numbers, lefts: Numbers, sizes: Sizes) -> Boxes:
-        """Return boxes of the given size at these places, and the whole of pictures that are smaller."""
+        """Return boxes of the given size at these places, or the whole picture where it is smaller."""
         (height, width), (heights, widths) = self._size, sizes
         boxes = tops, lefts, np.full_like(heights, height), np.full_like(widths, width)
         return where((heights >= height) & (widths >= width), boxes, whole(sizes))
 
     def _drawn_places(self, streams: Streams, sizes: Sizes) -> Boxes:
-        """Return boxes of the given size at random places, and the whole of pictures that are smaller."""
+        """Return boxes of the given size at random places, or the whole picture where it is smaller."""
         room_y, room_x = (np.maximum(side - mine, 0) + 1 for side, mine in zip(sizes, self._size, strict=True))
         return self._places(streams.below(0, room_y), streams.below(1, room_x), sizes)
 
@@ -128,7 +128,7 @@ class CenterCrop(CentralCrop):
 
 @dataclass(frozen=True)
 class RandomCrop(SizedCrop):
-    """Cut a random place out of a picture.
+    """Cut a piece of fixed size out of a picture at a random place.
 
     Args:
         size: An integer for a square, or (height, width).
@@ -227,7 +227,7 @@ class _ResizedCrop(SizedCrop):
             raise ConfigError(f"{self._where('scale')}: expected a largest share above 0, got {self.scale!r}")
 
     def _draw_box(self, rng: Rng, spec: Spec) -> Box:
-        """Return the box to cut out; after ten failed attempts, the largest central box of a legal shape."""
+        """Return the box to cut out; after ten failed attempts, the largest central box of an allowed shape."""
         height, width = spec.height, spec.width
         for _ in range(_TRIES):
             area = height * width * rng.uniform(*self.scale)
@@ -264,7 +264,7 @@ class _ResizedCrop(SizedCrop):
         return boxes
 
     def _central(self, sizes: Sizes) -> Boxes:
-        """Return the largest central boxes of a legal shape."""
+        """Return the largest central boxes of an allowed shape."""
         height, width = sizes
         shape = width / height
         narrow, wide = shape < self.ratio[0], shape > self.ratio[1]

@@ -48,7 +48,7 @@ class CenterCropOrPad(_Bordered, CentralCrop):
 
 @dataclass(frozen=True)
 class RandomCropOrPad(_Bordered):
-    """Cut a random place out of a picture; a smaller picture is placed at random between borders.
+    """Cut a piece out of a picture at a random place; a smaller picture is placed at random between borders.
 
     Args:
         size: An integer for a square, or (height, width).

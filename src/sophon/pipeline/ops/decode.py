@@ -53,8 +53,8 @@ class Decode(Decoder):
         mode: "RGB" (torchvision's ImageFolder), "L" (gray), "RGBA", "LA", "CMYK", "I" (int32) or "F" (float32). "P" and
             "I;16" keep the numbers that are in the file, such as the class ids of a mask or 16-bit depths: they take
             files in that mode and 8-bit gray files, and reject all others, since conversion would change the numbers.
-            After modes other than RGB and L there are fewer ops and codecs and no windows; an op that does not support
-            the mode raises.
+            Modes other than RGB and L have fewer ops and codecs and no windows; an op that does not support the mode
+            raises.
         max_pixels: A picture that declares more is rejected before any pixel is decoded. Formats other than JPEG are
             also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and up to you to set.
         metadata: Whether a later step may look at EXIF or a colour profile, as user code may (`Pipeline` finds out). A
@@ -87,7 +87,7 @@ class Decode(Decoder):
 
     @property
     def gives_parts(self) -> bool:
-        """Whether a part of a file may be decoded on its own: there are windows of pictures in RGB and L."""
+        """Whether a part of a file may be decoded on its own: only pictures in RGB and L have windows."""
         return self.mode in ("RGB", "L")
 
     def sized(self, sizes: Sequence[int]) -> Spec:
@@ -100,7 +100,7 @@ class Decode(Decoder):
         return _numbers(self.mode) if self.mode in AS_THEY_ARE else built_in()
 
     def within(self, most: int) -> Decode:
-        """Return the op that refuses pictures of more pixels than this."""
+        """Return this op with a lower limit on pixels."""
         return self if self.max_pixels <= most else replace(self, max_pixels=most)
 
     def output(self, spec: Spec) -> Spec:
@@ -143,17 +143,18 @@ class Decode(Decoder):
         except UnidentifiedImageError as error:
             start = bytes(value[:12]).hex(" ")
             raise OpError(
-                f"not an image: {len(value):,} bytes that start with {start or 'nothing'}.", remedy=_REMEDY
+                f"the file is not an image: {len(value):,} bytes that start with {start or 'nothing'}.", remedy=_REMEDY
             ) from error
         except Image.DecompressionBombError as error:
             raise OpError(
                 f"{error}", remedy="Raise PIL.Image.MAX_IMAGE_PIXELS and max_pixels if you trust the file."
             ) from error
         except _DAMAGE as error:
-            raise OpError(f"an image with a damaged header: {error}.", remedy=_REMEDY) from error
+            raise OpError(f"the image has a damaged header: {error}.", remedy=_REMEDY) from error
         if picture.format in _PROGRAMS:
             raise OpError(
-                f"{_name(picture)}, which needs another program to run it.", remedy="Save it as PNG, or leave it out."
+                f"{_name(picture)} is a program, which only an interpreter could draw.",
+                remedy="Save it as PNG, or leave it out.",
             )
         if picture.width * picture.height > self.max_pixels:
             raise OpError(
@@ -182,7 +183,7 @@ def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None
         found = _PADDING.match(value, at)
         after = at if found is None else found.end()
         if after - at > _MOST_PADDING:
-            raise OpError(f"a JPEG file with {after - at:,} meaningless bytes in its header.", remedy=_REMEDY)
+            raise OpError(f"the JPEG file has {after - at:,} meaningless bytes in its header.", remedy=_REMEDY)
         if after >= end or after == at:
             return
         marker = value[after]
@@ -199,21 +200,23 @@ def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None
             _check_work(value, pixels, is_progressive or value[after + 3] < components)
             return
         at = after + 1 + int.from_bytes(value[after + 1 : after + 3], "big")
-    raise OpError(f"a JPEG file with more than {_MOST_SEGMENTS:,} segments in its header.", remedy=_REMEDY)
+    raise OpError(f"the JPEG file has more than {_MOST_SEGMENTS:,} segments in its header.", remedy=_REMEDY)
 
 
 def _check_work(value: bytes | memoryview, pixels: int, has_scans: bool) -> None:
     if pixels > _LARGE_PIXELS and pixels > _MOST_PIXELS_PER_BYTE * len(value):
-        raise OpError(f"a JPEG file of {len(value):,} bytes that declares {pixels:,} pixels.", remedy=_REMEDY)
+        raise OpError(f"the JPEG file declares {pixels:,} pixels in only {len(value):,} bytes.", remedy=_REMEDY)
     scans = sum(1 for _ in _SCAN.finditer(value)) if has_scans else 1
     if pixels * scans > _MOST_SCANNED:
-        raise OpError(f"a JPEG file of {pixels:,} pixels in {scans:,} scans.", remedy=_REMEDY)
+        raise OpError(
+            f"the JPEG file has {pixels:,} pixels in {scans:,} scans, which take too long to decode.", remedy=_REMEDY
+        )
 
 
 def kept_metadata(picture: object) -> dict[str | tuple[int, int], Any] | None:
     """Return the metadata of a picture that may change what user code does with it, or None.
 
-    That is a colour profile, a colour that stands for transparency, or an orientation other than upright.
+    Such metadata is a colour profile, a transparent colour, or an orientation other than upright.
     """
     info = picture.info if isinstance(picture, Image.Image) else {}
     if any(name in info for name in _KEPT):
@@ -241,7 +244,7 @@ def built_in() -> bytes:
 
 @cache
 def _numbers(mode: str) -> bytes:
-    """Return a PNG file of 320×240 numbers: class ids with a palette, or numbers of 16 bits."""
+    """Return a PNG file of 320×240 numbers: class ids with a palette, or 16-bit numbers."""
     y, x = np.mgrid[:240, :320]
     if mode == "P":
         made = Image.fromarray(((x // 9 * 7 + y // 5 * 3) % 256).astype(np.uint8)).convert("P")

@@ -20,7 +20,7 @@ from sophon.pipeline.spec import Objects, Spec, image
 Sides: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-_AS_IT_IS = 1.0  # an overlap that means no crop at all
+_AS_IT_IS = 1.0  # an overlap that means no crop
 _ROUNDS = 200  # torchvision tries forever; if 8,000 crops keep no object, none will
 _AT_ONCE = 64  # crops tried in one pass over all objects
 _MOST_TRIALS = 1000
@@ -83,7 +83,7 @@ class RandomIoUCrop(ImageOp):
         """Return the box to cut out; None to leave the picture as it is."""
         if spec.objects is None:
             raise OpError(
-                "it needs the boxes of a sample, and there are none here.",
+                "it needs the sample's boxes, but there are none here.",
                 remedy='Use it in sophon.Joint over samples with one field of boxes, ("image", {"boxes": "boxes", …}).',
             )
         for _ in range(_ROUNDS if len(spec.objects) else 0):
@@ -149,7 +149,7 @@ class RandomZoomOut(ImageOp):
 
     Args:
         fill: Colour around the picture: one number or one per channel.
-        side_range: Smallest and largest factor from the picture's sides to those of the larger one, not below 1.
+        side_range: Smallest and largest ratio of the larger picture's sides to the picture's own, not below 1.
         p: Probability.
     """
 
@@ -192,7 +192,7 @@ class RandomZoomOut(ImageOp):
         return moved(spec, -params[0], -params[1], made.width, made.height)
 
     def box_before(self, box: Box, spec: Spec, params: Sides | None) -> Box | None:
-        """Return as much of the box as lies in the picture; all of the picture if that is nothing."""
+        """Return the part of the box that lies in the picture; the whole picture if there is none."""
         if params is None:
             return box
         top, left = box[0] - params[1], box[1] - params[0]

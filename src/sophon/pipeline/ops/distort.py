@@ -25,7 +25,7 @@ def permuted(picture: Image.Image, order: Order) -> Image.Image:
     """Return the picture with its channels in another order."""
     bands = picture.split()
     if len(bands) != len(order):
-        raise OpError(f"an order of {len(order)} channels does not fit a picture of {len(bands)}.")
+        raise OpError(f"an order of {len(order)} channels does not fit a picture with {len(bands)} channels.")
     return merged(picture.mode, [bands[channel] for channel in order])
 
 
@@ -58,8 +58,8 @@ class RandomPhotometricDistort(ImageOp):
 
     Args:
         brightness: (smallest, largest) factor.
-        contrast: Likewise.
-        saturation: Likewise.
+        contrast: As for brightness.
+        saturation: As for brightness.
         hue: (smallest, largest) rotation, -0.5 … 0.5.
         p: Probability of each change.
     """

@@ -2,9 +2,9 @@
 
 Recipes that make a tensor first (`ToImage`, `PILToTensor` or `ToTensor`, then crop) run with torchvision's own code,
 since torch does not resize with Pillow's bits. But a crop of a tensor needs the same box of the picture as a crop of
-the picture, so the steps from the conversion to the crop are told to the storage node, which knows from them which part
-of the file to send. A step's effect on positions is described by an op on pictures, its `geometry`, which also draws
-the random parameters; its effect on values comes from the user's own object, which never leaves the trainer.
+the picture, so the storage node is told the steps from the conversion to the crop, and knows from them which part of
+the file to send. A step's effect on positions is described by an op on pictures, its `geometry`, which also draws the
+random parameters; its effect on values comes from the user's own object, which never leaves the trainer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OnTensor(Op):
         checks.choice(self._where("dtype"), self.dtype, _DTYPES)
         for name in ("name_of", "code"):
             if not isinstance(getattr(self, name), str) or len(getattr(self, name)) > _MAX_NAME:
-                raise checks.fail(self._where(name), getattr(self, name), f"a text of at most {_MAX_NAME} characters")
+                raise checks.fail(self._where(name), getattr(self, name), f"a string of at most {_MAX_NAME} characters")
 
     @property
     def portable(self) -> bool:

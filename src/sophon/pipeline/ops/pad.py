@@ -91,7 +91,7 @@ def check_border(name: str, padding_mode: str, spec: Spec) -> None:
 
 
 def palette_of(picture: Image.Image) -> tuple[bytes, str]:
-    """Return the palette of a picture in mode P, and what its entries are: RGB or RGBA."""
+    """Return the palette of a picture in mode P, and the mode of its entries: RGB or RGBA."""
     assert picture.palette is not None
     raw_mode, data = picture.palette.getdata()
     return bytes(data), raw_mode
@@ -103,7 +103,7 @@ def colour(fill: checks.Fill, picture: Image.Image) -> int | tuple[int, ...]:
     values = (fill,) * bands if isinstance(fill, float) else fill
     if len(values) != bands:
         raise OpError(
-            f"a fill of {len(values)} numbers does not fit a picture of {bands} channel(s).",
+            f"a fill of {len(values)} numbers does not fit a picture with {bands} channel(s).",
             remedy="Give one number, or one per channel.",
         )
     whole = tuple(int(v) for v in values)

@@ -1,4 +1,4 @@
-"""What all ops on pictures share: the base class, interpolation names and the bound on pixels."""
+"""The parts that all ops on pictures share: the base class, interpolation names and the limit on pixels."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def scaled(spec: Spec, made: Spec) -> Objects | None:
 def moved(spec: Spec, left: int, top: int, width: int, height: int) -> Objects | None:
     """Return where the objects of a picture lie in another picture, given its size and the position of its corner.
 
-    What sticks out is cut off, as in torchvision's crops and borders.
+    Objects are clipped to the other picture, as in torchvision's crops and borders.
     """
     if spec.objects is None:
         return None

@@ -38,7 +38,7 @@ class _Rescale(ImageOp):
         return self._resize(spec, params).box_before(box, spec, None)
 
     def apply(self, value: Image.Image | Part, params: Params = None) -> Image.Image | Part:
-        """Return the resized picture, or for a part as much of it as can be made."""
+        """Return the resized picture; for a part, only the area that it determines."""
         if not isinstance(value, Part):
             value = self._picture(value)
         return self._resize(spec_of(value), params).apply(value)

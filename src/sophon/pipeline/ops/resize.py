@@ -144,7 +144,7 @@ class Resize(ImageOp):
         value: Image.Image | Part,
         params: Params = None,  # noqa: ARG002 - part of the contract
     ) -> Image.Image | Part:
-        """Return the resized picture, or for a part as much of it as can be made."""
+        """Return the resized picture; for a part, only the area that it determines."""
         if isinstance(value, Part):
             top, left, height, width = self.box_after(value.box, spec_of(value))
             whole = self._resized(value.canvas().value)

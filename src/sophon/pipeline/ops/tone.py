@@ -1,4 +1,4 @@
-"""Tone curves that are applied to the whole picture or not at all: invert, posterize, solarize, sharpen, stretch."""
+"""Tone curves applied to the whole picture with probability p: invert, posterize, solarize, sharpen, stretch."""
 
 from __future__ import annotations
 

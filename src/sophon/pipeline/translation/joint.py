@@ -1,4 +1,4 @@
-"""torchvision v2 recipes over whole samples (image, target): what the picture becomes, and how targets follow.
+"""torchvision v2 recipes over whole samples (image, target): ops for the picture, and followers for the targets.
 
 The picture's part of a transform becomes an op, as in any recipe. The targets' part stays the user's own object, which
 runs on the trainer with the parameters that the op drew: torchvision's v2 keeps the two apart (`make_params` and
@@ -112,13 +112,13 @@ _MOVING = frozenset({"CenterCrop", "Pad", "Resize", *_DRAWN, *_CONTAINERS})  # m
 
 @dataclass(frozen=True)
 class Follower:
-    """What one transform does to targets.
+    """The effect of one transform on targets.
 
     Args:
         transform: The user's object.
-        position: Position of its op in the pipeline, or where that would be.
+        position: Position of its op in the pipeline, or the position that it would have.
         met: State of the picture at that point.
-        inside: For a container: what each of its transforms does, in the order of the op's inner ops.
+        inside: For a container: the effect of each of its transforms, in the order of the op's inner ops.
     """
 
     transform: Any
@@ -147,7 +147,7 @@ class Follower:
         return type(self.transform).__name__ in _DRAWN or bool(self.inside)
 
     def params(self, drawn: Params, size: Size) -> TheirParams | None:
-        """Return torchvision's parameters, None if the transform is not applied at all.
+        """Return torchvision's parameters; None if the transform is not applied.
 
         Args:
             drawn: The parameters its op drew.
@@ -163,7 +163,7 @@ class JointOps:
 
     Args:
         ops: Ops on the picture and, from the first `Call` on, on the sample.
-        followers: Transforms of the targets before that, in order.
+        followers: Transforms of the targets before the first `Call`, in order.
         form: Form of the picture's tensor, where an op gives an array.
     """
 
@@ -181,7 +181,7 @@ def joint_ops(transform: Any, leads: bool = True) -> JointOps:
             as the picture, so a picture in another place is recognised only while it is a PIL image or an `Image`.
 
     Raises:
-        ConfigError: An item is not a transform, or torchvision itself rejects it at its place.
+        ConfigError: An item is not a transform, or torchvision itself rejects it at that position.
     """
     decode = ops.Decode()
     steps: list[Op] = [decode]
@@ -209,10 +209,10 @@ def joint_ops(transform: Any, leads: bool = True) -> JointOps:
 
 
 def _check_known(part: Any, before: Sequence[Any], met: Met, leads: bool) -> None:
-    """Raise `NoOp` where torchvision may treat picture or targets differently than it normally does."""
+    """Raise `NoOp` where torchvision may treat picture or targets differently from usual."""
     name = type(part).__name__
     if not (leads or met.is_picture or met.form.is_image):
-        raise NoOp("the picture is a plain tensor, and not the first of the sample")
+        raise NoOp("the picture is a plain tensor and not the first item of the sample")
     if name in _MOVING and any(type(one).__name__ == "ToPureTensor" for one in before):
         raise NoOp("targets are plain tensors here, which it does not move")
     if name == "RandomRotation" and part.expand:
@@ -242,7 +242,7 @@ def _became(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
         raise NoOp(found.why("is not a torchvision v2 transform"))
     if name in _TARGETS_ONLY:
         if callable(getattr(part, "labels_getter", None)):
-            raise NoOp("it calls a function of yours with the whole sample")
+            raise NoOp("it calls your own function with the whole sample")
         return Became(), ()
     if name in _CONTAINERS:
         return _container(part, met)
@@ -259,7 +259,7 @@ def _became(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
 
 
 def _iou_crop_op(t: Any, met: Met) -> Became:
-    """Translate a crop that keeps objects; torchvision rejects it on a picture alone, so no other table has it."""
+    """Translate a crop that keeps objects; no other table has it, since torchvision rejects it without targets."""
     try:
         op = ops.RandomIoUCrop(
             t.min_scale, t.max_scale, t.min_aspect_ratio, t.max_aspect_ratio, tuple(t.options), t.trials
@@ -313,7 +313,7 @@ def _inside(transforms: Any, met: Met) -> tuple[tuple[Op, ...], tuple[Follower, 
 
 
 def _to_dtypes(part: Any, met: Met) -> Became:
-    """Translate a ToDtype with a dtype per kind: what it does to the picture."""
+    """Translate the effect on the picture of a ToDtype with one dtype per kind."""
     if met.is_picture:
         return Became()  # it converts only tensors
     by_name = {getattr(kind, "__name__", kind): dtype for kind, dtype in part.dtype.items()}

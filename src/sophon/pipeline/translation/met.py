@@ -22,7 +22,7 @@ _WRAPPERS = ("Lambda",)
 
 
 class NoOp(Exception):  # noqa: N818 - not an error: there is no counterpart
-    """Raised when a transform has no op at this place; the text says why."""
+    """Raised when a transform has no op at this point of a recipe; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Met:
 
 @dataclass(frozen=True)
 class Became:
-    """What a transform becomes: ops (none for one that changes nothing), and the form of the tensor after them."""
+    """The translation of a transform: its ops (none if it changes nothing), and the form of the tensor after them."""
 
     ops: Sequence[Op] = ()
     form: Form | None = None
@@ -66,7 +66,7 @@ class Origin:
 
 
 def origin(transform: Any) -> Origin:
-    """Return who wrote the class of a transform; a subclass belongs to its author and may do anything."""
+    """Return the library that a transform's class comes from; a subclass belongs to its author and may do anything."""
     cls = type(transform)
     module, name = f"{cls.__module__}.", cls.__name__
     if module.partition(".")[0] in LIBRARIES and is_altered(transform):

@@ -2,7 +2,7 @@
 
 Each step becomes an `OnTensor`, which runs the user's own object and tells both ends which pixels it needs. We draw the
 parameters of these steps, with torchvision's distributions, and also those of simple steps after the crop, which then
-need no global generator and can run in any thread. From the first step that is not simple on, all run unchanged.
+need no global generator and can run in any thread. All steps from the first one that is not simple run unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 
 
 def region_steps(parts: Sequence[Any]) -> list[Op] | None:
-    """Return the steps from a conversion on for which both geometry and result are known.
+    """Return the steps, starting with a conversion, for which both geometry and result are known.
 
     None if no crop is among them: without one the whole picture is needed, and nothing is gained.
     """

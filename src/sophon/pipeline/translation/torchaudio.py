@@ -1,7 +1,7 @@
-"""torchaudio's transforms, known by class and attributes, that are ops to the last bit; all others run as they are.
+"""Translates the torchaudio transforms that equal ops to the last bit, by class and attributes; others run unchanged.
 
-Spectrograms and resampling of torchaudio are not among them: their bits depend on the processor. For those there are
-ops of our own, which differ from torchaudio's by rounding (`ops.MelSpectrogram`, `ops.MFCC`) or by their filter
+torchaudio's spectrograms and resampling are not among them: their bits depend on the processor. Sophon has its own ops
+for these, which differ from torchaudio's by rounding (`ops.MelSpectrogram`, `ops.MFCC`) or by their filter
 (`ops.Resample`), and are the same everywhere.
 """
 
@@ -42,7 +42,7 @@ _ROWS: dict[str, Callable[[Any, Spec], Op | None]] = {
 
 
 def op_for(function: Any, spec: Spec) -> Op | None:
-    """Return the op that a transform is for a value of this spec, if it is torchaudio's own and there is one."""
+    """Return the op that equals a torchaudio transform for a value of this spec, if there is one."""
     cls = type(function)
     build = _ROWS.get(cls.__name__)
     is_its_own = cls.__module__ == _MODULE or cls.__module__.startswith(f"{_MODULE}.")

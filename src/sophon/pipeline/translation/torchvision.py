@@ -1,7 +1,7 @@
 """Translates torchvision's v1 and v2 transforms by inspecting the objects; torchvision itself is never imported.
 
-Two tables give the op of a class on pictures and on tensors. Only torchvision's own classes are in them: a subclass may
-do anything. A class or setting without a row has no op, and its object runs unchanged.
+Two tables give the op for each class, on pictures and on tensors. Only torchvision's own classes are in them: a
+subclass may do anything. A class or setting without a row has no op, and its object runs unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BY_NUMBER = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box",
 
 
 def is_v2(t: Any) -> bool:
-    """Return whether a transform is of torchvision's second family."""
+    """Return whether a transform belongs to torchvision's v2."""
     return type(t).__module__.startswith("torchvision.transforms.v2")
 
 
@@ -242,7 +242,7 @@ _REFUSED_ON_TENSORS = {False: ("ToTensor", "PILToTensor"), True: ()}
 
 
 def check_accepted(found: Origin, transform: Any, met: Met) -> None:
-    """Raise for a transform that torchvision itself would reject at its place for every sample."""
+    """Raise for a transform that torchvision itself would reject at that position for every sample."""
     if (
         found.library != "torchvision" or getattr(transform, "p", 1.0) == 0.0
     ):  # one that is never applied rejects nothing

@@ -29,7 +29,7 @@ def gaussian_blur(t: Any, _: Met) -> Op:
         op = ops.GaussianBlur(tuple(t.kernel_size), tuple(t.sigma), **told)
         if _has_torchs_bits(op):
             return op
-    raise NoOp("torch's exp gives other weights on this machine")
+    raise NoOp("torch's exp gives different weights on this machine")
 
 
 @lru_cache(maxsize=64)

@@ -1,14 +1,14 @@
-"""Classes that make several views of a picture: MoCo's `TwoCropsTransform`, SimCLR's and DINO's, and the like.
+"""Classes that make several views of a picture: MoCo's `TwoCropsTransform`, those of SimCLR and DINO, and similar ones.
 
-Such a class is user code, and its name says nothing. It is recognised if its `__call__` can be shown to do nothing but
-pass the picture to transforms that the object holds, and to collect their results:
+Such a class is user code, and its name proves nothing. It is recognised if its `__call__` can be shown to do nothing
+but pass the picture to transforms that the object holds, and to collect their results:
 
-- Its bytecode uses no global name but a few builtins, stores nothing but local variables, imports nothing, and reads
-  attributes of the object alone. So nothing can make the next call behave differently.
+- Its bytecode uses no global names except a few builtins, stores only local variables, imports nothing, and reads
+  only attributes of the object. So nothing can make the next call behave differently.
 - It is then called once, on a copy of the object in which stand-ins replace the transforms, with a stand-in for the
   picture that refuses every other use. The result must be a list, a tuple or a dict, or a nest of these, of the
   stand-ins' results, and the object must be unchanged. The result of a transform may be passed to one other transform:
-  that is one view of two steps. Passed to two, it would give two views that share random draws.
+  that is one view with two steps. If it were passed to two, the two views would share random draws.
 
 Everything else stays a user step.
 """
@@ -78,7 +78,7 @@ def _call_of(transform: Any) -> FunctionType | None:
 
 
 def _is_plain(function: FunctionType, transform: Any) -> bool:
-    """Return whether a function can only call what an object holds."""
+    """Return whether a function can call only the transforms that an object holds."""
     held, cls = vars(transform), type(transform)
     for at, instruction in enumerate(_instructions(function.__code__)):
         does, name = instruction.opname, instruction.argval
@@ -101,7 +101,7 @@ def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
 
 
 class _Looked(Exception):  # noqa: N818 - not an error: it is the user's own step then
-    """A stand-in was used for something other than being passed on."""
+    """Raised when a stand-in is used in any way other than being passed on."""
 
 
 class _StandIn:
@@ -142,7 +142,7 @@ class _Transform(_StandIn):
 
 
 def _seen(transform: Any, function: FunctionType) -> Found | None:
-    """Return what an object does with a picture, found by a call with stand-ins."""
+    """Return how an object uses a picture, as found by a call with stand-ins."""
     picture, made = _StandIn(), list[_View]()
 
     def stand_in(value: Any) -> Any:

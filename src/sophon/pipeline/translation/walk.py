@@ -1,6 +1,6 @@
 """Walks through a recipe and decides which steps become ops and which run unchanged on the trainer.
 
-- On pictures every transform with a proven op becomes that op. From the first one without an op on, all steps run
+- On pictures, every transform with a proven op becomes that op. The first one without an op and all steps after it run
   unchanged, since nothing is known about its result.
 - A conversion to a tensor becomes an op if all later steps do, or if pictures have a fixed size by then, so that a cut
   after it may pay off.
@@ -34,7 +34,7 @@ def ops_from_transform(transform: Any) -> list[Op]:
     """Return Decode and the steps of a transform as applied to the pictures of an ImageFolder.
 
     Raises:
-        ConfigError: An item is not a transform, or torchvision itself rejects it at its place.
+        ConfigError: An item is not a transform, or torchvision itself rejects it at that position.
     """
     decode = ops.Decode()
     return [decode, *_steps(list(flatten(transform)), Met(decode.output(ENCODED)), ())]
@@ -76,7 +76,7 @@ def _views(part: Any, met: Met, before: Sequence[Op], *, is_last: bool) -> Becam
 
 
 def _from_conversion(parts: Sequence[Any], met: Met, before: Sequence[Op], *, has_size: bool) -> list[Op]:
-    """Return the steps from a conversion to a tensor on; pictures may have one size there or not."""
+    """Return the steps starting with a conversion to a tensor; the pictures may or may not have one size there."""
     steps: list[Op] = []
     for at, part in enumerate(parts):
         try:

@@ -24,11 +24,11 @@ DEFAULT_POLICY = "optimal"
 
 
 def policy(name: str) -> Policy:
-    """Return the policy called `name`."""
+    """Return the policy named `name`."""
     try:
         return POLICIES[name]
     except KeyError:
-        raise ConfigError(f"no policy is called {name!r}; choose one of {', '.join(POLICIES)}.") from None
+        raise ConfigError(f"there is no policy {name!r}; choose one of {', '.join(POLICIES)}.") from None
 
 
 def applicable(profile: Profile, options: Options = DEFAULTS) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ class Options:
     """Options that a user may give a policy.
 
     Args:
-        resize_k: How many ops `resize` runs near storage; None for as many as it takes until all pictures have one
-            size, according to the profile.
+        resize_k: Number of ops that `resize` runs near storage; None to stop where all pictures have one size,
+            according to the profile.
         allow_lossy: Whether `optimal` may choose codecs that change the tensors.
         reserve: Share of the storage cores that `optimal` leaves free; see `RESERVE`.
         headroom: Share of the consumer's time that `optimal` leaves free on link and cores, where that makes the epoch
@@ -35,7 +35,7 @@ class Options:
     def __post_init__(self) -> None:
         k = self.resize_k
         if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 0):
-            raise ConfigError(f"resize_k is {self.resize_k!r}; give how many ops run near storage, such as 2.")
+            raise ConfigError(f"resize_k is {self.resize_k!r}; give the number of ops to run near storage, such as 2.")
         if not isinstance(self.allow_lossy, bool):
             raise ConfigError(f"allow_lossy is {self.allow_lossy!r}; give True or False.")
         if isinstance(self.reserve, bool) or not 0 <= self.reserve <= 0.9:

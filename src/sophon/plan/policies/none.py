@@ -1,4 +1,4 @@
-"""No offloading: raw bytes cross the link, everything is done at the trainer (the paper's No-Off)."""
+"""No offloading: raw bytes cross the link, and all ops run at the trainer (the paper's No-Off)."""
 
 from __future__ import annotations
 

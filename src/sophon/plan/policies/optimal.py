@@ -12,10 +12,10 @@
 5. The other policies choose among raw cuts only. If the bound for raw cuts is above the plan found, they are all
    slower; otherwise they are tried too. The best is taken, so this policy is never predicted slower than any other.
 
-Better is: fewer epoch seconds, then fewer storage CPU seconds, then fewer bytes. All resources count alike, so that a
-CPU-bound job moves work to storage even where bytes do not shrink. With `Options.reserve` the plan leaves a share of
-the storage cores free; its prediction and the bound refer to all cores. With `Options.headroom`, of plans that are as
-fast as the consumer those are better that would also be fast enough for a faster one.
+The best plan has the fewest epoch seconds, then the fewest storage CPU seconds, then the fewest bytes. All resources
+count equally, so that a CPU-bound job moves work to storage even where bytes do not shrink. With `Options.reserve` the
+plan leaves a share of the storage cores free; its prediction and the bound refer to all cores. With `Options.headroom`,
+among plans that are as fast as the consumer, those that could also serve a faster one are better.
 """
 
 from __future__ import annotations

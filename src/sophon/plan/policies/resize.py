@@ -13,7 +13,7 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice: 
     k = resize_k(profile, options)
     if k is None:
         raise ConfigError(
-            "policy 'resize' needs an op that gives pictures of one size, and the profile names none; give the "
-            "number of ops near storage (resize_k, or --resize-k)."
+            "policy 'resize' needs an op that gives all pictures one size, but the profile names none; give the number "
+            "of ops near storage (resize_k, or --resize-k)."
         )
     return Choice(uniform(profile, k), f"the first {k} ops of every sample run near storage")

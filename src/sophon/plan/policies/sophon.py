@@ -1,13 +1,13 @@
 """The paper's greedy (SOPHON, HotStorage 2024, section 3.2), exactly.
 
-Each sample's candidate is its cut of least bytes among those without a codec. Samples whose candidate is
+Each sample's candidate is the cut with the fewest bytes among those without a codec. Samples whose candidate is
 smaller than their raw bytes are offloaded in falling order of efficiency, bytes saved per storage CPU second,
-until T_Net is no longer the largest of the times or no such sample is left. A job whose T_Net is not the
-largest to begin with is not offloaded at all. The sample that ends T_Net's lead is still offloaded, as in the
-paper. Where every node has its own link, T_Net is the longest of theirs.
+until T_Net is no longer the largest of the times or no such sample is left. If T_Net is not the largest to begin with,
+nothing is offloaded. The sample that ends T_Net's lead is still offloaded, as in the paper. If every node has its own
+link, T_Net is the longest of their times.
 
-Equal bytes: the cut with fewer storage seconds. Equal efficiency: the sample with the smaller index. Without
-storage cores only samples that cost no storage seconds are candidates.
+Ties in bytes go to the cut with fewer storage seconds, and ties in efficiency to the sample with the smaller index.
+Without storage cores only samples that cost no storage seconds are candidates.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _LONG_S = 60.0
 
 @dataclass
 class _Rest:
-    """How often something crashed, and until when it is suspended."""
+    """How often something crashed, and when its suspension ends."""
 
     in_a_row: int = 0
     rest_s: float = _FIRST_REST_S

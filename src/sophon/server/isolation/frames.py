@@ -53,7 +53,7 @@ class Costs:
 
     Args:
         cpu_s: CPU seconds, including those for receiving the file.
-        size: Of the decoded value by axis, of a picture height and width.
+        size: Size of the decoded value along each axis; for a picture, height and width.
         op_s: CPU seconds of each op that ran.
     """
 
@@ -74,7 +74,7 @@ class Costs:
         """
         count, rest = divmod(len(note) - _COSTS.size, 8)
         if not 0 <= count <= most_ops or rest:
-            raise Broken(f"a note of {len(note)} bytes")
+            raise Broken(f"unexpected note of {len(note)} bytes")
         cpu_s, height, width = _COSTS.unpack_from(note)
         op_s = struct.unpack_from(f"<{count}d", note, _COSTS.size)
         size = (height, width) if max(height, width) <= _MAX_SIDE else (0, 0)
@@ -114,7 +114,7 @@ def receive(line: socket.socket, claim: Callable[[int], bool] | None = None) -> 
     """Return the next frame: its kind, note and data; None for a payload that `claim` finds no space for."""
     kind, note_bytes, data_bytes = _HEAD.unpack(_exactly(line, _HEAD.size))
     if note_bytes > MAX_NOTE_BYTES or data_bytes > MAX_DATA_BYTES:
-        raise Broken(f"a frame that claims {note_bytes:,} and {data_bytes:,} bytes")
+        raise Broken(f"frame too large: a note of {note_bytes:,} bytes and data of {data_bytes:,} bytes")
     try:
         kind = Kind(kind)
     except ValueError as error:

@@ -108,7 +108,7 @@ class Processes(Maker):
         if kind is Kind.FAILED:
             raise OpError("An op or codec failed in a child.")
         if payload is None:
-            raise NoSpace("dropped on the way from a child")
+            raise NoSpace("no space for the payload that a child made")
         if trace is not None:
             trace.op_s[: len(costs.op_s)] = costs.op_s
             trace.size = costs.size
@@ -126,7 +126,7 @@ class Processes(Maker):
 
 
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
-    """Return whether a cut can be made without a decoder and without ops from outside this package."""
+    """Return whether a cut can be made without a decoder or ops from outside this package."""
     ahead = isinstance(codec_named(cut.codec), AheadCodec)
     decodes = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
     decodes = decodes or isinstance(pipeline.ops[0], DecodeVolume)  # whose chunks may be cut by decompressing them
@@ -137,7 +137,7 @@ _Started = tuple["subprocess.Popen[bytes]", socket.socket]
 
 
 class _Spares:
-    """Starts processes; after the first crash there is one in reserve, or from the first process on if so wanted."""
+    """Starts processes, and keeps one in reserve: after the first crash, or from the start if `has_reserve`."""
 
     def __init__(self, options: list[str], wall_s: float, has_reserve: bool) -> None:
         self._options = options
@@ -174,7 +174,7 @@ class _Spares:
         return started
 
     def instead(self) -> _Started:
-        """Return a replacement for a process that crashed: the one in reserve if it is alive; and start another."""
+        """Return a replacement for a crashed process, from the reserve if it is alive there, and start another."""
         with self._lock:
             found, self._reserve = self._reserve, None
             if not self._is_closed:
@@ -232,7 +232,7 @@ class _Child:
             with slot.holdable(self._hold):
                 kind, note, payload = frames.receive(line, claim)
             if kind not in (Kind.PAYLOAD, Kind.FAILED):
-                raise frames.Broken(f"{kind!r} where a payload was expected")
+                raise frames.Broken(f"expected a payload, got {kind!r}")
             most_s = (time.monotonic() - since_s) * (os.cpu_count() or 1)
             return kind, payload, frames.Costs.parse(note, len(pipeline), most_s)
 
@@ -247,7 +247,7 @@ class _Child:
                     while (frame := frames.receive(line))[0] is Kind.DIGEST and len(found) < len(pipeline):
                         found.append((frame[2] or b"").decode("ascii", "replace")[:64])
                 if frame[0] is not Kind.END:
-                    raise frames.Broken(f"{frame[0]!r} where a digest was expected")
+                    raise frames.Broken(f"expected a digest, got {frame[0]!r}")
         except ChildLost as lost:
             name = pipeline.ops[min(len(found), len(pipeline) - 1)].name()
             return found, f"{name} crashed a child process there ({lost.reason})"
@@ -257,7 +257,7 @@ class _Child:
         line = self.start()
         if not self._has_begun:
             if frames.receive(line)[0] is not Kind.READY:
-                raise frames.Broken("a child that does not start correctly")
+                raise frames.Broken("the child did not start correctly")
             self._has_begun = True
         if pipeline.fingerprint not in self._known:
             frames.send(line, Kind.PIPELINE, pipeline.fingerprint.encode(), json.dumps(pipeline.to_spec()).encode())

@@ -104,7 +104,7 @@ class RelayExecutor(Executor):
         self.check_versions(request)
         if len(request.samples) > self.limits.request_samples:
             raise ConfigError(
-                f"a request for {len(request.samples):,} samples; this relay accepts at most "
+                f"the request is for {len(request.samples):,} samples; this relay accepts at most "
                 f"{self.limits.request_samples:,}: ask for fewer at once, or raise --max-request-samples there"
             )
         pipeline, _ = self.known_part(request.pipeline, rights.tenant)
@@ -136,7 +136,7 @@ class RelayExecutor(Executor):
             return found
         there_is = ", ".join(self.names(rights)) or "none"
         if rights.token is None:
-            raise ConfigError(f"no data set {name[:80]!r} here; there is {there_is}")
+            raise ConfigError(f"no data set {name[:80]!r} here; available: {there_is}")
         raise AccessError(f"this token does not give access to a data set {name[:80]!r}; it gives access to {there_is}")
 
 

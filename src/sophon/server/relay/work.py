@@ -157,7 +157,7 @@ class RelayWork:
                 self._upstream.failed(self._number)
             end = _End(told_of(self._upstream.addresses[self._number], error))
         except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates: the request ends with it
-            end = _End(UpstreamError(f"the reply of {self._upstream.address} cannot be read: {error!r:.200}"))
+            end = _End(UpstreamError(f"the reply from {self._upstream.address} cannot be read: {error!r:.200}"))
         self._ended.put(end)
 
     def _wait_for_room(self, size_bytes: int) -> bool:
@@ -305,7 +305,7 @@ class RelayWork:
         reply.reason = reason
         if not self._request.firsts and came.cut not in (RAW, self._request.cuts[came.position]):
             # The trainer did not ask for this cut. This should not happen: without a route, nodes are asked for files.
-            reply.error = RetryableError(f"this relay has {came.cut} of the sample and could not continue ({reason})")
+            reply.error = RetryableError(f"this relay has the sample at {came.cut} and could not continue ({reason})")
         return reply
 
     def _as_it_is(self, came: Reply) -> Reply:

@@ -100,7 +100,7 @@ class Shares:
         return self._shares.setdefault(tenant, Share())
 
     def add(self, tenant: int, item: tuple[Any, Future[Any]], is_first: bool) -> None:
-        """Queue a task of a tenant, before its others if `is_first`."""
+        """Queue a tenant's task, ahead of its other tasks if `is_first`."""
         share = self.of(tenant)
         if not share.is_active:
             others = [other.had_s for other in self._shares.values() if other.is_active]
@@ -113,7 +113,7 @@ class Shares:
             share.queue.append(item)
 
     def wait_s(self, tenant: int, cores: float) -> float:
-        """Return how long one more task of a tenant would wait."""
+        """Return how long one more of a tenant's tasks would wait."""
         share = self._shares.get(tenant)
         own_s = 0.0 if share is None else share.work_s()
         # Until its own tasks are done, each of the others gets as much time as it does, or as it has use for.
@@ -155,7 +155,7 @@ class Shares:
                 share.queue = deque(item for item in share.queue if item[1] not in futures)
 
     def clear(self) -> Iterable[Future[Any]]:
-        """Empty all queues; return what was in them."""
+        """Empty all queues; return the tasks that were in them."""
         dropped = [future for share in self._shares.values() for _, future in share.queue]
         for share in self._shares.values():
             share.queue.clear()

@@ -1,4 +1,4 @@
-"""CPU for what cannot wait for a core: reading a message, building its pipeline, and answering it with a list.
+"""CPU for work that cannot wait for a core: reading a message, building its pipeline, and answering it with a list.
 
 A stream has to start at once, so the thread of the call does this. It is short, since every length is bounded; but a
 tenant may send many such messages. So a tenant's messages are read one after another, with a pause after each in

@@ -32,7 +32,7 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
     images = _by_name(said, path)
     of_image: dict[int, list[Any]] = {}
     for one in said["annotations"]:
-        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # all else is no picture's
+        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # others belong to no picture
             of_image.setdefault(one["image_id"], []).append(one)
     points = _points(said["annotations"])
     fields = [
@@ -89,7 +89,7 @@ def _several(value: object) -> str:
 
 
 def _points(annotations: list[Any]) -> int:
-    """Return how many keypoints an object has, 0 if there are none."""
+    """Return how many keypoints an object has."""
     for one in annotations:
         if isinstance(one, dict) and isinstance(one.get("keypoints"), list):
             return len(one["keypoints"]) // 3
@@ -112,7 +112,7 @@ def _values(annotations: list[dict[str, Any]], points: int) -> dict[str, bytes]:
         Broken: An annotation is damaged.
     """
     if len(annotations) > MOST_OBJECTS:
-        raise Broken(f"more than {MOST_OBJECTS:,} annotations")
+        raise Broken(f"it has more than {MOST_OBJECTS:,} annotations")
     boxes: list[Any] = []
     for one in annotations:
         box = one.get("bbox")

@@ -55,7 +55,7 @@ def _yolo_values(text: str) -> dict[str, bytes]:
         labels.append(int(parts[0]))
         boxes += map(float, parts[1:])
     if len(labels) > MOST_OBJECTS:
-        raise Broken(f"more than {MOST_OBJECTS:,} lines")
+        raise Broken(f"it has more than {MOST_OBJECTS:,} lines")
     return {"boxes": floats(boxes, "boxes"), "labels": integers(labels, "class")}
 
 
@@ -99,7 +99,7 @@ def _voc_values(objects: list[dict[str, str]], numbers: dict[str, int]) -> dict[
 
 
 class _Objects:
-    """Collects the texts of ``annotation/object/name``, ``difficult`` and ``bndbox/*``; object parts are skipped."""
+    """Collects the contents of ``annotation/object/name``, ``difficult`` and ``bndbox/*``; object parts are skipped."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, str]] = []
@@ -112,7 +112,7 @@ class _Objects:
         if self._path == ["annotation", "object"]:
             self.found.append({})
             if len(self.found) > MOST_OBJECTS:
-                raise Broken(f"more than {MOST_OBJECTS:,} objects")
+                raise Broken(f"it has more than {MOST_OBJECTS:,} objects")
 
     def text(self, text: str) -> None:
         self._text.append(text)
@@ -136,9 +136,9 @@ def _objects(text: str) -> list[dict[str, str]]:
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
-        raise Broken(f"not XML: {error}") from error
+        raise Broken(f"it is not XML: {error}") from error
     if not objects.found and "<annotation" not in text:
-        raise Broken("expected an annotation of Pascal VOC")
+        raise Broken("expected a Pascal VOC annotation")
     return objects.found
 
 
@@ -152,6 +152,6 @@ def _text(path: Path) -> str:
             raise Broken(f"it has more than {_MOST_BYTES:,} bytes")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Broken("it is not text in UTF-8") from error
+        raise Broken("it is not UTF-8 text") from error
     except OSError as error:
         raise Broken(f"it cannot be read: {describe(error)}") from error

@@ -1,4 +1,4 @@
-"""The result of reading annotations: the values of each field, sample by sample, or what is wrong with them."""
+"""The result of reading annotations: the values of each field, sample by sample, or the problem with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_OBJECTS = 100_000  # in one picture; more is a damaged file
 
 
 class Broken(Exception):  # noqa: N818 - becomes the problem of one sample
-    """The annotation of a sample is unusable; the text says why."""
+    """Raised when a sample's annotation is unusable; the text says why."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Found:
         classes: Names of the labels, if known.
         columns: Further columns.
         sources: Files and folders that were read: names, sizes (-1 for folders), mtimes and ctimes.
-        notes: What a user should know.
+        notes: Messages for the user.
     """
 
     fields: tuple[Field, ...]
@@ -48,8 +48,8 @@ class Found:
 
 
 def shown(value: object) -> str:
-    """Return a value for a message, however large it is."""
-    if isinstance(value, int) and value.bit_length() > 64:  # which Python may refuse to write down
+    """Return a value, however large, as text for a message."""
+    if isinstance(value, int) and value.bit_length() > 64:  # which Python may refuse to print
         return "a number of more than 64 bits"
     return f"{value!r:.40}"
 

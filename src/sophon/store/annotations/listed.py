@@ -1,6 +1,6 @@
 """Listings in which several columns name files: ``rows.csv?fields=image,mask``.
 
-The first field is the picture, in the column of the paths; each further field is a column of paths, relative to the
+The first field is the picture, in the path column; each further field is a column of paths, relative to the
 same folder. If such a file is missing, the sample is still listed, and reading it raises an error that names the field.
 
 Concurrency:
@@ -59,7 +59,7 @@ class ListedStore(AnnotatedStore):
         for name in names[1:]:
             if name not in columns.column_names:
                 there_is = ", ".join(map(repr, columns.column_names)) or "none"
-                raise ConfigError(f"fields: {path} has no further column {name!r}; there is {there_is}")
+                raise ConfigError(f"fields: {path} has no further column {name!r}; choose from {there_is}")
             if not (pa.types.is_string(columns[name].type) or pa.types.is_large_string(columns[name].type)):
                 raise ConfigError(f"fields: column {name!r} of {path} holds {columns[name].type}, expected paths")
         fields, sizes = [Field(IMAGE, PICTURE)], [base.sizes.astype(np.int64)]
@@ -82,7 +82,7 @@ class ListedStore(AnnotatedStore):
         notes = list(base.notes)
         if bad:
             whose = counted(bad, "sample", "samples")
-            notes.append(f"files of {whose} named in {path} are missing; on_error decides what happens to them")
+            notes.append(f"files for {whose} in {path} are missing; on_error decides what happens to those samples")
         return replace(
             base,
             kind=cls.kind,
@@ -112,7 +112,7 @@ def _kind_of(name: str, files: list[str]) -> str:
 
 
 def _examined(root: Path, said: str | None) -> tuple[str, int, str]:
-    """Return a file's path in its shortest form and its size, and what is wrong with it; "" if nothing is."""
+    """Return a file's path in its shortest form, its size, and the problem with it; "" if there is none."""
     if said is None or not said.strip() or "\0" in said:
         return "", 0, "its row names no file"
     short = posixpath.normpath(said)

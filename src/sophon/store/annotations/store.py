@@ -113,7 +113,7 @@ class AnnotatedStore(Store):
         return max(stat.st_mtime_ns for stat in self._stats(index))
 
     def stamp(self, index: int) -> str:
-        """Return the times of a sample's files."""
+        """Return the modification and change times of a sample's files."""
         return " ".join(map(stamp_of, self._stats(index)))
 
     def _stats(self, index: int) -> list[os.stat_result]:
@@ -165,7 +165,7 @@ class AnnotatedStore(Store):
 
 
 def inside(root: Path, option: str, said: str) -> str:
-    """Return a path of an option in its shortest form; it must not lead out of the data set."""
+    """Return an option's path in its shortest form; it must not lead out of the data set."""
     short = posixpath.normpath(said)
     if said.startswith(("/", "~")) or short == ".." or short.startswith("../") or "\0" in said:
         raise ConfigError(f"{option}: expected a name inside {root}, got {said!r:.80}")
@@ -175,14 +175,14 @@ def inside(root: Path, option: str, said: str) -> str:
 
 
 def without_suffix(name: str) -> str:
-    """Return the name of a file without its ending."""
+    """Return a file name without its ending."""
     return posixpath.splitext(name)[0]
 
 
 def by_stem(
     root: Path, folder: str, suffixes: tuple[str, ...], stem_of: Callable[[str], str] = without_suffix
 ) -> ByStem:
-    """Return the files of a folder and of all below it by stem, with their sizes, and the folders."""
+    """Return the files in a folder and all folders below it by stem, with their sizes, and the folders."""
     found: dict[str, tuple[str, int]] = {}
     folders = []
     for place, _, names in os.walk(root / folder):
@@ -238,7 +238,7 @@ def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
     found = (read_yolo if kinds == {YOLO_SUFFIX} else read_voc)(stems, files)
     without = sum(stem not in files for stem in stems)
     if without == len(stems):
-        raise StoreError(f"{place}: no file in it is named after a picture")
+        raise StoreError(f"{place}: no file is named after a picture")
     if without and kinds == {YOLO_SUFFIX}:
         found.notes.append(f"{without:,} pictures have no file in {place}, and therefore no boxes")
     found.sources += sources
@@ -248,7 +248,7 @@ def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
 def manifest_of(
     kind: str, root: Path, folder: str, base: Manifest, first: str, files: Sequence[Found], boxes: Found
 ) -> Manifest:
-    """Return the manifest of files with others beside them.
+    """Return the manifest of files with further files beside them.
 
     Args:
         kind: Kind of the store.
@@ -290,7 +290,9 @@ def manifest_of(
     notes = [*base.notes, *boxes.notes]
     if bad:
         whose = counted(bad, "sample", "samples")
-        notes.append(f"targets of {whose} in {root} are missing or damaged; on_error decides what happens to them")
+        notes.append(
+            f"targets for {whose} in {root} are missing or damaged; on_error decides what happens to those samples"
+        )
     return replace(
         base,
         kind=kind,
@@ -306,7 +308,7 @@ def manifest_of(
 
 
 def source_of(root: Path, name: str) -> tuple[str, int, int, int]:
-    """Return what a manifest keeps of a file or folder, to know whether it has changed."""
+    """Return the size and times of a file or folder, by which a manifest knows whether it has changed."""
     stat = (root / name).stat()
     size = -1 if stat_flags.S_ISDIR(stat.st_mode) else stat.st_size
     return name, size, stat.st_mtime_ns, stat.st_ctime_ns

@@ -1,8 +1,8 @@
 """Volumes in one folder and their labels in another: ``data?images=imagesTr&labels=labelsTr``.
 
-That is how the Medical Segmentation Decathlon lays data sets out. A sample is an image and the label of the same name;
-with ``foreground=`` also the index of the label's foreground (`sophon index`), which is found by itself in the folder
-of that name.
+This is the layout of the Medical Segmentation Decathlon. A sample is an image and the label of the same name;
+with ``foreground=`` also the index of the label's foreground (`sophon index`), which is found automatically in the
+folder of that name.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class VolumeStore(AnnotatedStore):
 
 
 def stem_of(name: str) -> str:
-    """Return the name of a volume's file, or of its index, without its ending."""
+    """Return the name of a volume file or its index, without its ending."""
     lower = name.lower()
     for suffix in (*sorted(SUFFIXES[VOLUME], key=len, reverse=True), INDEX_SUFFIX):
         if lower.endswith(suffix):

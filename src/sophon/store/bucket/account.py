@@ -11,7 +11,7 @@ from sophon.errors import ConfigError
 
 @dataclass(frozen=True)
 class Prices:
-    """What an object store charges.
+    """The prices of an object store.
 
     Args:
         egress_per_gb: Price of reading 10⁹ bytes.
@@ -35,7 +35,7 @@ def _number(text: str | None) -> float:
     try:
         return max(float(text or 0), 0.0)
     except ValueError as error:
-        raise ConfigError(f"a price of an object store: expected a number such as 0.09, got {text!r:.40}") from error
+        raise ConfigError(f"expected an object store price such as 0.09, got {text!r:.40}") from error
 
 
 @dataclass

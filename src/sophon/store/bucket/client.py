@@ -9,8 +9,8 @@ If the client is inconsistent with the following, it is a bug:
 - Rejected credentials are looked up again, once for each request that fails because of them.
 - Messages never contain a key, a token, a signature or a URL with one.
 
-Concurrency: any thread may use it. The connections belong to obstore, which opens them when they are needed; a forked
-child has its own (`library`).
+Concurrency: any thread may use it. The connections belong to obstore, which opens them when needed; a forked child has
+its own (`library`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Client:
         Args:
             key: Its name.
             start: First byte.
-            length: How many bytes.
+            length: Number of bytes.
             etag: ETag of the object that was listed.
             version: Version of the object that was listed, if the bucket keeps versions.
             of: Size of the object that was listed, if known; reading all of it then needs no range.
@@ -212,20 +212,20 @@ class Client:
         return list(found["common_prefixes"]), [_object(entry) for entry in found["objects"]]
 
     def _level(self, prefix: str | None) -> Any:
-        """Ask for all pages of a level, which obstore puts together; a server that never ends them is given up."""
+        """Request all pages of a level, which obstore joins; give up on a server that sends pages without end."""
         asking = library().list_with_delimiter_async
 
         async def within() -> Any:
             return await asyncio.wait_for(asking(self._opened(), prefix), LEVEL_S)
 
-        with ThreadPoolExecutor(1, "sophon-level") as pool:  # the caller's thread may have a loop of its own
+        with ThreadPoolExecutor(1, "sophon-level") as pool:  # the caller's thread may have its own loop
             try:
                 return pool.submit(asyncio.run, within()).result()
             except TimeoutError:
                 raise ObjectError(Verdict.ENDLESS) from None
 
     def _patiently(self, request: Callable[..., T], size_bytes: int = 0, *wanted: Any) -> T:
-        """Make a request until it succeeds, or fails for good; `wanted` is passed to it."""
+        """Repeat a request until it succeeds or fails permanently; `wanted` is passed to it."""
         failed_s, wait_s, renewals = None, _FIRST_WAIT_S, 0
         patience_s = PATIENCE_S if self._has_answered else FIRST_PATIENCE_S
         while True:
@@ -273,8 +273,8 @@ class Client:
 def _body(answer: Any, most: int) -> memoryview:
     """Return the bytes of an answer.
 
-    Not by its `bytes`, which takes whatever a server sends: a gigabyte in the place of a photo. A stream of pieces of
-    at least that size gives all of an honest answer as the first of them.
+    The answer's `bytes` is not used, since it takes whatever a server sends, even a gigabyte in place of a photo. A
+    stream with pieces of at least the expected size gives all of an honest answer as its first piece.
     """
     found = b""
     for piece in answer.stream(min_chunk_size=most):
@@ -303,7 +303,7 @@ def quoted(etag: str) -> str:
 
 
 def _make(address: Address) -> Any:
-    """Return obstore's own object for a bucket. It does not retry by itself: a 503 has to be seen here."""
+    """Return obstore's own object for a bucket, set not to retry by itself, since this module must see a 503."""
     library()
     import obstore.store as stores  # after `library`, which may have replaced it
 

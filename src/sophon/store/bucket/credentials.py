@@ -44,7 +44,7 @@ def s3_settings(env: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def endpoint_of(scheme: str, env: Mapping[str, str] = os.environ) -> str:
-    """Return the server of an address that does not name one; two servers may have buckets of the same name."""
+    """Return the server for an address that does not name one; two servers may have buckets with the same name."""
     if scheme == "s3":
         return str(s3_settings(env).get("endpoint", ""))
     if scheme == "az":

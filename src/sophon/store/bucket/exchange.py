@@ -1,8 +1,8 @@
 """Manifests as Parquet, for exchange: ``s3://bucket/train.sophon-manifest`` next to ``s3://bucket/train``.
 
-Columns: ``key``, ``size``, ``etag``, ``version`` where there is one, ``label``, ``column/NAME`` for further columns,
-and ``location/NAME`` for samples inside shards. The rest of a manifest is in the file's metadata. Opening a data set
-reads it once and keeps a copy as Arrow in the cache.
+Columns: ``key``, ``size``, ``etag``, ``version`` if the bucket keeps versions, ``label``, ``column/NAME`` for further
+columns, and ``location/NAME`` for samples inside shards. The rest of a manifest is in the file's metadata. Opening a
+data set reads it once and keeps a copy as Arrow in the cache.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Describes failed requests without addresses or secrets, and decides whether to retry.
 
-obstore's texts hold URLs (with signatures, on Azure), and the server's whole answer; only the status, the server's
+obstore's messages contain URLs (with signatures, on Azure) and the server's whole answer; only the status, the server's
 error code and the kind of problem are passed on.
 """
 
@@ -32,7 +32,7 @@ class Verdict(Enum):
     RENEW = "the object store does not accept the credentials"
     WHOLE = "the object store does not support range requests"
     NEVER = "the object store refuses the request"
-    ENDLESS = "the object store sends more than was asked for, or the same again and again"
+    ENDLESS = "the object store sends more data than requested, or the same data repeatedly"
 
 
 class ObjectError(OSError):
@@ -40,7 +40,7 @@ class ObjectError(OSError):
 
     Args:
         verdict: The reason.
-        detail: What the server said.
+        detail: The server's own description.
     """
 
     def __init__(self, verdict: Verdict, detail: str = "") -> None:
@@ -53,7 +53,7 @@ class ObjectError(OSError):
 
 
 def judged(error: Exception) -> ObjectError:  # noqa: PLR0911 - a table in words
-    """Return what a failure of obstore means; errors on our side, such as a missing profile, are raised."""
+    """Classify an obstore failure; errors on our side, such as a missing profile, are raised."""
     if isinstance(error, Error):
         raise error
     if isinstance(error, ObjectError):

@@ -6,7 +6,7 @@ matter. From then on each request runs in another thread, which is kept for the 
 the time that 95 % of them take, a second one is made, and the first answer is used. Once there are no stragglers,
 requests are made directly again.
 
-Concurrency: one object is shared by all threads; a lost update does no harm. Threads without work end after `_IDLE_S`.
+Concurrency: one object is shared by all threads; a lost update does no harm. Idle threads end after `_IDLE_S`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Threads:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Begin without threads, in a forked child."""
+        """Start over without threads in a forked child."""
         self._lock = threading.Lock()
         # No SimpleQueue: with several readers its `get` may wait forever once its timeout is over (CPython 3.11).
         self._jobs: Queue[Callable[[], None]] = Queue()

@@ -50,13 +50,11 @@ def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress |
         names = [str(file["key"]) for file in meta["files"]]
         columns = [name.strip() for name in str(meta["fileSchema"]).split(",")]
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise StoreError(
-            f"{place} is not the manifest of an S3 Inventory ({type(error).__name__}); check it"
-        ) from error
+        raise StoreError(f"{place} is not an S3 Inventory manifest ({type(error).__name__}); check it") from error
     if source != bucket:
         raise ConfigError(f"{place} is an inventory of the bucket {source!r:.80}, not of {bucket!r}")
     if kind not in ("csv", "parquet"):
-        raise ConfigError(f"{place}: an inventory in {kind!r:.20}; configure it as CSV or Parquet")
+        raise ConfigError(f"{place}: the inventory is in {kind!r:.20}; configure it as CSV or Parquet")
     found: list[Object] = []
     for name in names:
         try:
@@ -100,7 +98,7 @@ def _csv(data: bytes, columns: list[str]) -> Iterator[dict[str, Any]]:
     names = [_plain(name) for name in columns]
     for row in csv.reader(io.StringIO(text.decode())):
         if len(row) != len(names):
-            raise ValueError(f"a row of {len(row)} columns, not {len(names)}")
+            raise ValueError(f"a row has {len(row)} columns, expected {len(names)}")
         found: dict[str, Any] = dict(zip(names, row, strict=True))
         found["key"] = unquote_plus(found["key"])  # as S3 writes it in CSV, and only there
         yield found
@@ -114,7 +112,7 @@ def _parquet(data: bytes) -> Iterator[dict[str, Any]]:
 def _object(row: dict[str, Any]) -> Object | None:
     missing = [name for name in _NEEDED if name not in row]
     if missing:
-        raise StoreError(f"an inventory without {missing[0]}; have S3 add it to the inventory's fields")
+        raise StoreError(f"the inventory has no {missing[0]}; have S3 add it to the inventory's fields")
     if str(row.get("isdeletemarker", "")).lower() == "true" or str(row.get("islatest", "")).lower() == "false":
         return None
     changed = row.get("lastmodifieddate")

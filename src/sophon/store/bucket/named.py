@@ -102,7 +102,7 @@ def _read(client: Client, address: Address, options: Mapping[str, str]) -> Listi
 def _found(
     client: Client, folder: Address, wanted: list[str], existing: dict[str, Object] | None
 ) -> list[Object | None]:
-    """Return the object of each name; if the first does not exist, a file name ending may be missing from all."""
+    """Return the object for each name; if the first does not exist, all names may lack a file name ending."""
     if existing is None:
         with ThreadPoolExecutor(_HEADS, "sophon-head") as pool:
             return list(pool.map(lambda name: _head(client, folder.root + name), wanted))

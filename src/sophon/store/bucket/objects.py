@@ -61,7 +61,7 @@ class BucketStore(Store):
     @classmethod
     def scan(cls, path: Address, on_progress: Progress | None = None) -> Manifest:  # type: ignore[override]
         """Raise: `bucket.table` lists data sets in buckets by their kind."""
-        raise NotImplementedError(f"{path} is listed by its kind, {on_progress} or not")
+        raise NotImplementedError(f"{path} is listed by its kind, with {on_progress} as its callback")
 
     @classmethod
     def unchanged(cls, path: Address, manifest: Manifest) -> bool:  # type: ignore[override]  # noqa: ARG003
@@ -72,7 +72,7 @@ class BucketStore(Store):
         """Return the name of a sample's object."""
         name = self._ids(index).decode()
         if leads_out(name):  # checked here, since opening does not read all names
-            raise StoreError(f"a manifest that names {name!r:.80}, outside the data set; create it again")
+            raise StoreError(f"the manifest names {name!r:.80}, which is outside the data set; create it again")
         return f"{self._root}{name}"
 
     def etag(self, index: int) -> str:
@@ -119,8 +119,8 @@ class BucketStore(Store):
 def as_bytes(data: memoryview) -> bytes:
     """Return the data read as bytes: unchanged if it already is bytes, since fresh memory costs more than a request.
 
-    A copy of a photo takes a few microseconds, and the page faults of the memory that it lies in up to half a
-    millisecond where many threads do so at once.
+    Copying a photo takes a few microseconds, but page faults in fresh memory take up to half a millisecond when many
+    threads cause them at once.
     """
     whole = data.obj
     return whole if isinstance(whole, bytes) and len(whole) == data.nbytes else bytes(data)
@@ -166,7 +166,7 @@ def folder_manifest(address: Address, objects: Iterable[Object], options: Mappin
             )
         kept = in_folders
     if not kept:
-        hint = f"; there are {others:,} objects of other kinds, which {address}?files=any would use" if others else ""
+        hint = f"; {address}?files=any would use the {others:,} objects of other kinds" if others else ""
         what = "picture" if files is None else f"object {files}"
         raise StoreError(f"no {what} found below {address}{hint}")
     names = pa.array([name for name, _ in kept], pa.large_string())

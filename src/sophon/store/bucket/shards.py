@@ -1,6 +1,6 @@
 """Tar and Parquet shards in object stores: the file-based stores, reading parts of objects instead.
 
-Concurrency: nothing is held open but obstore's connections.
+Concurrency: only obstore's connections are kept open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BucketShards:
     """The shards of a manifest in a bucket; the counterpart of `store.shards.ShardFiles` for folders.
 
     Args:
-        path: What was opened.
+        path: Path or address that was opened.
         sources: Keys, sizes, times and ETags of the shards when they were listed.
     """
 
@@ -58,11 +58,11 @@ class BucketShards:
         return self.objects[shard].changed_ns
 
     def pread(self, shard: int, offset: int, size: int) -> bytes:
-        """Return bytes of a shard; fewer than asked for where it ends."""
+        """Return bytes of a shard; fewer than requested at its end."""
         return as_bytes(self._read(shard, offset, size))
 
     def pread_into(self, shard: int, offset: int, space: memoryview) -> int:
-        """Read bytes of a shard into memory, and return how many."""
+        """Read bytes of a shard into memory, and return the number of bytes read."""
         found = self._read(shard, offset, len(space))
         if len(found) == len(space):
             space.cast("B")[:] = found
@@ -212,7 +212,7 @@ def scan_shard_objects(
 
     Args:
         kind: "tar" or "parquet".
-        address: What was opened.
+        address: Address that was opened.
         objects: The shards, in order.
         on_progress: Called from time to time.
         options: The options after the address.

@@ -49,7 +49,7 @@ def open_manifest(
     """Return the manifest of the data set at an address: a stored one, or a new one made by listing.
 
     Raises:
-        ConfigError: There is nothing there, or no data set, or an option is wrong.
+        ConfigError: Nothing exists there, or it is not a data set, or an option is wrong.
         StoreError: The data set is empty or damaged, or the object store cannot be reached.
     """
     told = dict(options)
@@ -83,7 +83,7 @@ def _beside(address: Address) -> Object | None:
 
 
 def _told(place: str | Address) -> Object | None:
-    """Return what distinguishes a user-named manifest from an earlier one at the same place, if it exists."""
+    """Return the values that tell a user-named manifest from an earlier one at the same place, if it exists."""
     try:
         if isinstance(place, str) and not is_address(place):
             stat = Path(place).stat()
@@ -144,7 +144,7 @@ def list_manifest(
 
 
 def cache_key(address: Address, options: Mapping[str, str]) -> str:
-    """Return what else determines the result at an address: options and the server."""
+    """Return the other settings that determine the result at an address: options and the server."""
     parts = [f"{name}={value}" for name, value in sorted(options.items()) if name != "where" or _is_listing(address)]
     return "\0".join([*parts, f"endpoint={endpoint_of(address.scheme)}"])
 
@@ -216,7 +216,7 @@ def _objects(
     on_progress: Progress | None,
     journal: Journal | None,
 ) -> list[Object]:
-    """Return all objects below an address; what a journal already has is not listed again."""
+    """Return all objects below an address; objects that a journal already has are not listed again."""
     known: dict[str, Known] = {}
     for piece in journal.pieces if journal is not None else ():
         last = piece.last or (known[piece.folder].last if piece.folder in known else "")
@@ -323,7 +323,7 @@ def _shards_in(address: Address, objects: list[Object]) -> tuple[str, list[Objec
 
 
 def _root_of(address: Address) -> str:
-    """Return what the keys of all objects of a data set begin with; its address may be a pattern, or a file of it."""
+    """Return the common prefix of a data set's keys; its address may be a pattern, or one of its files."""
     fixed = re.split(r"[{*?\[]", address.key, maxsplit=1)[0]
     if fixed != address.key or address.suffix in (*_SHARDS, *SUFFIXES):
         return fixed.rpartition("/")[0] + "/" if "/" in fixed else ""

@@ -1,8 +1,8 @@
 """Lists the objects below an address, many folders at once, and records the progress.
 
 A server lists a folder sequentially, a thousand names at a time; so folders are collected, level by level, until there
-are enough to list in parallel. Results are passed on in pieces, so that an interrupted listing can continue: a piece
-tells up to which name its folder is listed.
+are enough to list in parallel. Results are passed on in pieces, so that an interrupted listing can continue: each piece
+says up to which name its folder has been listed.
 
 Concurrency: one thread for each folder being listed; pieces are passed on in the calling thread.
 """
@@ -60,7 +60,7 @@ def walk(
         client: Client of the bucket.
         prefix: Prefix with a slash at its end, or "" for the whole bucket.
         known: Folders listed earlier, fully or in part; that part is not listed again.
-        first_level: What is directly below the prefix, if known.
+        first_level: Folders and objects directly below the prefix, if known.
         on_folders: Called with all folders that are listed separately.
     """
     folders, loose = _folders(client, first_level or client.level(prefix))
@@ -97,7 +97,7 @@ def walk(
 
 
 def _folders(client: Client, level: tuple[list[str], list[Object]]) -> tuple[list[str], list[Object]]:
-    """Return prefixes that together cover everything below one, and the objects that are in none of them."""
+    """Return prefixes that together cover everything below a prefix, and the objects outside all of them."""
     folders, loose = [f"{name.rstrip('/')}/" for name in level[0]], list(level[1])
     for _ in range(_DEEPEST):
         if not folders or len(folders) >= _ENOUGH:

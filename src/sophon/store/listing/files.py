@@ -1,4 +1,4 @@
-"""Resolves the paths of a listing to files, inside the data set and nowhere else."""
+"""Resolves the paths in a listing to files, which must lie inside the data set."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Files:
         sizes: Sizes of the files, in bytes.
         rows: Which rows of the listing these are.
         folders: All folders that hold one of them, relative to the root, with their mtimes and ctimes.
-        elsewhere: How many rows name files outside the folder, or files that do not exist; counted only where the
-            listing was found next to a folder, and may cover more than that folder.
+        elsewhere: How many rows name files outside the folder, or files that do not exist; counted only if the listing
+            was found next to a folder, since it may cover more than that folder.
     """
 
     paths: list[str]
@@ -84,7 +84,7 @@ def find_files(
         on_progress: Called from time to time.
 
     Raises:
-        StoreError: A path leads elsewhere, a file does not exist or is named twice; names the row.
+        StoreError: A path leads elsewhere, a file does not exist or is named twice; the message names the row.
     """
     wanted = [inside(paths[row] or "", listing, row) for row in rows.tolist()]
     ending = _ending(wanted[0], root) if wanted else ""
@@ -119,7 +119,7 @@ def find_files_of(
         existing: The files in it by path, with their sizes.
 
     Raises:
-        StoreError: A path leads out of the folder of the listing, or a file is named twice; names the row.
+        StoreError: A path leads out of the folder of the listing, or a file is named twice; the message names the row.
     """
     prefix = posixpath.relpath(str(root), str(listing.file.parent)) + "/"
     by_stem: dict[str, str | None] = {}
@@ -148,7 +148,7 @@ def find_files_of(
 
 
 def _ending(name: str, root: Path) -> str:
-    """Return the ending that the names of a listing lack, such as ".jpg" in Kaggle's; "" if they are complete."""
+    """Return the ending that a listing's names lack, such as ".jpg" in Kaggle's; "" if they are complete."""
     start = f"{root}/{name}"
     if os.path.lexists(start):  # Path.exists raises where a name is too long
         return ""

@@ -23,7 +23,7 @@ class Labels:
 
     Args:
         numbers: One per row, -1 for a row without a label; None if no row has one.
-        classes: Names, where labels are texts; a number is a position in them.
+        classes: Class names, if labels are strings; a number is an index into them.
         column: The column of the listing that became these labels.
         note: A message for the user.
     """
@@ -58,7 +58,7 @@ def labels_of(listing: Listing, is_told: bool) -> Labels:
     classes = sorted(value for value in values.to_pylist() if value)
     if not is_told and _holds_several(name, classes):
         return Labels(
-            note=f"{kept}, since its texts seem to contain several labels each; ?label={name} uses them as classes"
+            note=f"{kept}, since its values seem to contain several labels each; ?label={name} uses them as classes"
         )
     if not classes:
         return Labels(note=f"column {name!r} of {listing.file} contains no label")
@@ -72,7 +72,7 @@ def _exceeds(column: pa.ChunkedArray) -> bool:
 
 
 def _holds_several(name: str, values: list[str]) -> bool:
-    """Return whether texts have words in common, so that there are fewer distinct words than texts."""
+    """Return whether strings share so many words that there are fewer distinct words than strings."""
     for separator in (*_SEPARATORS, *((" ",) if name.lower() in _PLURAL else ())):
         if any(separator in value for value in values):
             parts = {part.strip() for value in values for part in value.split(separator)}

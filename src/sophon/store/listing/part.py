@@ -1,9 +1,9 @@
-"""A part of a data set: every so-many-th of its samples, in the order of their ids.
+"""A part of a data set: every n-th of its samples, in the order of their ids.
 
-Sample number i of all ids, sorted, is in part 1 + i mod n of n. So parts have the same number of samples within one,
-and in any order of an epoch, also one that is not shuffled, all nodes have work at the same time. The division depends
-on the ids alone: nodes that list the same files divide them in the same way, and each tells trainers the fingerprint of
-the whole, so that a node with other files is noticed.
+Sample number i of all ids, sorted, is in part 1 + i mod n of n. So the sizes of parts differ by at most one sample, and
+all nodes have work at the same time in any epoch order, shuffled or not. The division depends only on the ids: nodes
+that list the same files divide them in the same way, and each tells trainers the fingerprint of the whole, so that a
+node with different files is noticed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Part:
     """One part of several, such as 3/8.
 
     Args:
-        number: Which one, from 1.
-        of: How many there are.
+        number: Number of the part, from 1.
+        of: Number of parts.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """Return the part that a text such as ``3/8`` names.
+        """Parse a part such as ``3/8``.
 
         ``ordinal/8`` takes the number at the end of this host's name, which counts from 0, as the pods of a Kubernetes
         StatefulSet are named.
@@ -58,7 +58,7 @@ class Part:
         """
         found = _TEXT.fullmatch(text.strip())
         if found is None:
-            raise ConfigError(f"part {text[:40]!r}: expected a number and how many there are, such as 3/8")
+            raise ConfigError(f"part {text[:40]!r}: expected NUMBER/PARTS, such as 3/8")
         if found[1] != "ordinal":
             return cls(int(found[1]), int(found[2]))
         host = socket.gethostname()
@@ -69,13 +69,13 @@ class Part:
 
 
 def part_of(store: Store, part: Part) -> Store:
-    """Return a store of one part of a data set, which knows the whole.
+    """Return a store with one part of a data set, which knows the whole.
 
     Raises:
         ConfigError: There are fewer samples than parts.
     """
     if len(store) < part.of:
-        raise ConfigError(f"part {part}: {store.path} has {len(store):,} samples, fewer than that many parts")
+        raise ConfigError(f"part {part}: {store.path} has only {len(store):,} samples, fewer than the number of parts")
     ids = whole(store.manifest.ids).cast(pa.large_binary())
     rank = np.empty(len(store), np.int64)
     rank[pc.sort_indices(ids).to_numpy()] = np.arange(len(store))

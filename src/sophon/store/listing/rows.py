@@ -34,10 +34,10 @@ _BLOCK_BYTES: Final = 1 << 26  # a row, including its newlines, has to fit into 
 
 @dataclass(frozen=True)
 class Listing:
-    """A listing file that was read.
+    """The contents of a listing file.
 
     Args:
-        file: Where it lies.
+        file: Location of the file.
         table: Its columns, one row per sample.
         path: Name of the column that holds the paths.
         label: Name of the column that holds the labels, if there is one.
@@ -45,7 +45,7 @@ class Listing:
         counts_lines: Whether that number is a line of the file.
         size_bytes: Size of the file in bytes, taken before it was read.
         mtime_ns: Its modification time, taken before it was read.
-        ctime_ns: Its change time, which cannot be set by users, taken at the same moment.
+        ctime_ns: Its change time, which users cannot set, taken at the same moment.
     """
 
     file: Place
@@ -67,13 +67,13 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
     """Return the rows of a listing.
 
     Args:
-        file: Where it lies.
+        file: Location of the file.
         path: The column that holds the paths; found by its name if not given.
         label: The column that holds the labels; "none" for no labels; found by its name if not given.
 
     Raises:
-        StoreError: The file cannot be read; names the line.
-        ConfigError: A named column, or the column of the paths, does not exist.
+        StoreError: The file cannot be read; the message names the line.
+        ConfigError: A named column, or the path column, does not exist.
     """
     suffix = file.suffix.lower()
     try:
@@ -84,7 +84,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
             table, first, counts_lines = _json_lines(file), 1, True
         else:
             table, lines = _csv(file, suffix)
-            # A row need not be a line, because of empty lines and texts of several lines.
+            # A row need not be a line, because of empty lines and multi-line strings.
             counts_lines = lines == table.num_rows + 1
             first = 2 if counts_lines else 1
     except OSError as error:
@@ -150,7 +150,7 @@ def _label_column(table: pa.Table, told: str | None, path: str, file: Path) -> s
     if told is not None:
         if told not in table.column_names or told == path:
             raise ConfigError(
-                f"{file} has no column {told!r} of labels; there is {', '.join(map(repr, table.column_names))}"
+                f"{file} has no label column {told!r}; choose from {', '.join(map(repr, table.column_names))}"
             )
         return told
     return _find(table.drop_columns([path]), LABEL_NAMES)
@@ -168,7 +168,7 @@ def _csv(file: Path, suffix: str) -> tuple[pa.Table, int]:
     delimiter = "\t" if suffix == ".tsv" else max(_DELIMITERS, key=header.count)
     read = pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
     parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    # Paths are texts even where all of them look like numbers; "007" is not 7.
+    # Paths are strings even if all of them look like numbers; "007" is not 7.
     names = pa_csv.read_csv(io.BytesIO(data.split(b"\n", 1)[0] + b"\n"), read, parse).column_names
     texts = {name: pa.string() for name in names if _find(pa.table({name: []}), (*PATH_NAMES, *ID_NAMES))}
     convert = pa_csv.ConvertOptions(column_types=texts, null_values=["", "NA", "NaN", "nan", "null"])
@@ -177,7 +177,7 @@ def _csv(file: Path, suffix: str) -> tuple[pa.Table, int]:
 
 def _json_lines(file: Path) -> pa.Table:
     columns: dict[str, list[Any]] = {}
-    lines = _utf8(file).decode().split("\n")  # not splitlines, which also splits at characters inside texts
+    lines = _utf8(file).decode().split("\n")  # not splitlines, which also splits at characters inside strings
     while lines and not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, start=1):

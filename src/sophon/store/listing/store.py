@@ -117,11 +117,15 @@ def _scan_folder(
             reason = "the folder has class folders" if base.classes else "it names none of its files"
             return _with_notes(base, f"{listing.file} is not used for {folder}, since {reason}")
         if files.elsewhere:
-            notes.append(f"{files.elsewhere:,} rows of {listing.file} name files that are not in {folder}; left out")
+            notes.append(
+                f"{files.elsewhere:,} rows of {listing.file} name files that are not in {folder}, and are left out"
+            )
     if base is not None:
         left = len(set(base.ids.to_pylist()) - set(files.paths))
         if left:
-            notes.append(f"{left:,} pictures in {folder} have no row in {listing.file}, or are not selected; left out")
+            notes.append(
+                f"{left:,} pictures in {folder} have no row in {listing.file}, or are not selected, and are left out"
+            )
         if base.classes and labels.numbers is not None:
             notes.append(
                 f"labels of {folder} come from column {listing.label!r} of {listing.file.name}, not from its class "

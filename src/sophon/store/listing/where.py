@@ -13,7 +13,7 @@ Grammar::
     TEXT       = '…' or "…", with the quote doubled inside
     NAME       = letters, digits, _ . - and /, or anything else in `…`
 
-Words are written in upper or lower case. As in SQL, a comparison with a missing value is neither true nor false, and a
+Keywords may be in upper or lower case. As in SQL, a comparison with a missing value is neither true nor false, and a
 row is selected only if the whole condition is true.
 """
 
@@ -93,7 +93,7 @@ class _Reader:
         self._depth = 0
 
     def whole(self) -> Any:
-        """Return the truth of the whole condition, row by row."""
+        """Evaluate the whole condition, row by row."""
         truth = self._either()
         if self._peek() is not None:
             raise self._wrong("'and', 'or' or the end")
@@ -134,7 +134,7 @@ class _Reader:
         name = token.value
         if name not in self._table.column_names:
             there = ", ".join(self._table.column_names) or "none"
-            raise ConfigError(f"where: there is no column {name!r}; there is {there}")
+            raise ConfigError(f"where: there is no column {name!r}; choose from {there}")
         column = self._table[name]
         sign = self._peek()
         if sign is not None and sign.kind == "sign" and sign.value in _COMPARE:
@@ -164,7 +164,7 @@ class _Reader:
     def _like(self, name: str, column: pa.ChunkedArray) -> Any:
         pattern = self._value()
         if not isinstance(pattern, str) or not _is_text(column.type):
-            raise ConfigError(f"where: 'like' compares texts, and column {name!r} holds {column.type}")
+            raise ConfigError(f"where: 'like' compares strings, but column {name!r} holds {column.type}")
         return pc.match_like(_plain(column), pattern)
 
     def _compared(self, name: str, column: pa.ChunkedArray, compare: Callable[..., Any], value: Any) -> Any:
@@ -195,7 +195,7 @@ class _Reader:
         if token is not None and token.kind == "word" and token.value in ("true", "false"):
             self._next += 1
             return token.value == "true"
-        raise self._wrong("a number, a text in quotes, true or false")
+        raise self._wrong("a number, a quoted string, true or false")
 
     def _peek(self) -> _Token | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None

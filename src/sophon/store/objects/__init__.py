@@ -1,1 +1,1 @@
-"""Data sets given as objects: where their files are, and what the objects do to them."""
+"""Data sets given as objects: where their files are, and which transforms the objects apply to them."""

@@ -19,7 +19,7 @@ class ArrowStore(Store):
 
     Args:
         path: The file of the table, or "memory".
-        name: What the data set is called.
+        name: Name of the data set.
         manifest: Its samples, with the row of each.
         table: The table with the column; it is pickled with the store (Hugging Face's mapped tables pickle their
             paths).
@@ -42,11 +42,11 @@ class ArrowStore(Store):
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:  # noqa: ARG003 - part of the contract
-        """Return False: nothing is kept."""
+        """Return False, since nothing is cached."""
         return False
 
     def changed_ns(self, index: int) -> int:
-        """Return the modification time of a picture's file; 0 for bytes in the table, which never change."""
+        """Return the modification time of a picture file; 0 for bytes in the table, which never change."""
         path = self._value(index)[1]
         try:
             return 0 if path is None else os.stat(path).st_mtime_ns  # noqa: PTH116 - as for folders

@@ -21,12 +21,12 @@ from sophon.store.store import Store, describe
 
 @dataclass(frozen=True)
 class FileSet:
-    """The files behind an object's samples, and what the object does to them.
+    """The files behind an object's samples, and the transforms that the object applies to them.
 
     Args:
         store: Where the bytes are; labels are indexes into `targets` if those are given, and otherwise the targets
             themselves.
-        title: What the object is, in words.
+        title: Description of the object, in words.
         transform: A callable that the object applies to pictures.
         target_transform: A callable that the object applies to targets.
         targets: One per sample, if they are not all integers.
@@ -78,7 +78,7 @@ def store_of(paths: Sequence[Any], labels: Int64Array | None, classes: Sequence[
 
     Raises:
         ConfigError: There is no file, or an entry is not a path.
-        StoreError: A file does not exist; says which.
+        StoreError: A file does not exist; the message names it.
     """
     if not len(paths):
         raise ConfigError(f"{title} has no samples")

@@ -30,8 +30,8 @@ def files_of_huggingface(data: Any, picture: str | None = None, label: str | Non
 
     Args:
         data: The data set.
-        picture: The column of pictures; found by itself if there is only one.
-        label: The column of labels; found by its feature or name.
+        picture: The picture column; found automatically if there is only one.
+        label: The label column; by default it is found by its feature or name.
 
     Raises:
         ConfigError: It has several splits or no index, or the column is ambiguous; the message says what to try.
@@ -39,8 +39,8 @@ def files_of_huggingface(data: Any, picture: str | None = None, label: str | Non
     """
     kind = type(data).__name__
     if not any((b.__module__, b.__name__) == ("datasets.arrow_dataset", "Dataset") for b in type(data).__mro__):
-        what = "has several splits; give one, such as ds['train']" if "Dict" in kind else "has no samples by index"
-        raise ConfigError(f"a {kind} of Hugging Face {what}; expected a datasets.Dataset")
+        what = "has several splits; give one, such as ds['train']" if "Dict" in kind else "has no indexable samples"
+        raise ConfigError(f"a Hugging Face {kind} {what}; expected a datasets.Dataset")
     title = "Hugging Face's data set"
     if not len(data):
         raise ConfigError(f"{title} has no samples")
@@ -93,7 +93,7 @@ def _picture_column(data: Any, told: str | None, title: str) -> str:
     found = [str(name) for name, feature in data.features.items() if type(feature).__name__ == "Image"]
     if told is not None:
         if told not in found:
-            raise ConfigError(f"{title} has no picture column {told!r}; there is {', '.join(found) or 'none'}")
+            raise ConfigError(f"{title} has no picture column {told!r}; found {', '.join(found) or 'none'}")
         return told
     named = [name for name in found if name.lower() in _PICTURES]
     if len(found) == 1 or len(named) == 1:
@@ -108,7 +108,7 @@ def _picture_column(data: Any, told: str | None, title: str) -> str:
 def _label_column(data: Any, told: str | None, image: str, title: str) -> str | None:
     if told is not None:
         if told not in data.features or told == image:
-            raise ConfigError(f"{title} has no column {told!r}; there is {', '.join(data.features)}")
+            raise ConfigError(f"{title} has no column {told!r}; choose from {', '.join(data.features)}")
         return told
     classes = [str(name) for name, feature in data.features.items() if type(feature).__name__ == "ClassLabel"]
     if len(classes) == 1:

@@ -17,7 +17,7 @@ def files_of(data: Any) -> FileSet | None:
     """Return the files of a torchvision or Hugging Face data set or a torch Subset of one; None for other objects.
 
     Raises:
-        ConfigError: It is such a data set but cannot be represented; the message says why.
+        ConfigError: The data set cannot be represented; the message says why.
     """
     if isinstance(data, FileSet):
         return data
@@ -47,10 +47,10 @@ def from_dataset(
     Args:
         data: The data set: anything with a length. A torchvision or Hugging Face data set needs no other argument.
         path: Path of sample i: a function of i, a list, or the name of an attribute that is a list; for Hugging Face,
-            the column of pictures.
+            the picture column.
         target: The target of sample i before target_transform, given in the same ways; None if samples have none.
-        transform: What is done to the picture; by default the object's attribute `transform`.
-        target_transform: What is done to the target; by default the object's attribute of that name.
+        transform: A callable for the picture; by default the object's attribute `transform`.
+        target_transform: A callable for the target; by default the object's attribute of that name.
         decode: The mode in which the object opens its pictures; see `ops.Decode`.
         check: Whether to compare; turn this off if a sample of the object is not (picture, target).
 
@@ -60,13 +60,13 @@ def from_dataset(
     """
     if is_huggingface(data):
         if not all(part is None or isinstance(part, str) for part in (path, target)):
-            raise ConfigError("path, target: expected names of columns of Hugging Face's data set")
+            raise ConfigError("path, target: expected column names of the Hugging Face data set")
         return files_of_huggingface(data, path, target)  # type: ignore[arg-type]
     if path is None:
         found = files_of(data)
         if found is None:
             raise ConfigError(
-                f"path: expected the locations of {type(data).__name__}'s files: a function, list or name"
+                f"path: expected the paths of {type(data).__name__}'s files, as a function, a list or an attribute name"
             )
         return found
     title = type(data).__name__

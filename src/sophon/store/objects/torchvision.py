@@ -58,7 +58,7 @@ def _paths(data: Any, title: str) -> tuple[list[Any], list[Any]]:
     files, types = getattr(data, "_images", None), getattr(data, "_target_types", None)
     if isinstance(files, list) and isinstance(types, list):
         return files, _pet_targets(data, types, title)
-    raise ConfigError(f"{title} does not tell in a known way where its files are; {_OWN}")
+    raise ConfigError(f"{title} does not say in a known way where its files are; {_OWN}")
 
 
 def _pet_targets(data: Any, types: list[str], title: str) -> list[Any]:
@@ -70,7 +70,7 @@ def _pet_targets(data: Any, types: list[str], title: str) -> list[Any]:
 
 
 def _transforms(data: Any, getter: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None, str]:
-    """Return the transforms of pictures and targets, and why they cannot be used, if so."""
+    """Return the transforms of pictures and targets, and the reason if they cannot be used."""
     both = getattr(data, "transforms", None)
     if "transforms" not in getattr(getattr(getter, "__code__", None), "co_names", ()):
         return getattr(data, "transform", None), getattr(data, "target_transform", None), ""

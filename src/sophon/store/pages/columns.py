@@ -37,7 +37,7 @@ class PagedColumn:
 
     def __getitem__(self, index: int) -> pa.Scalar:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"row {index} of {len(self)}")
+            raise IndexError(f"expected a row in 0 … {len(self) - 1}, got {index}")
         number, row = divmod(int(index) % len(self), PAGE_ROWS)
         return self._file.page(number)[self._name][row]
 
@@ -45,7 +45,7 @@ class PagedColumn:
         """Return some rows in the order given."""
         wanted = np.asarray(rows, np.int64)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
-            raise IndexError(f"rows {wanted.min()} … {wanted.max()} of {len(self)}")
+            raise IndexError(f"expected rows in 0 … {len(self) - 1}, got {wanted.min()} … {wanted.max()}")
         numbers, places = np.unique(wanted // PAGE_ROWS, return_inverse=True)
         parts = [self._file.page(number)[self._name] for number in numbers.tolist()]
         starts = np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)])
@@ -117,7 +117,7 @@ class PagedTable:
 
     @property
     def num_columns(self) -> int:
-        """How many columns there are."""
+        """Number of columns."""
         return len(self._columns)
 
     def __getitem__(self, name: str) -> PagedColumn:
@@ -152,10 +152,10 @@ def whole(column: Any) -> pa.Array:
 
 
 def texts_of(column: Any) -> Callable[[int], bytes]:
-    """Return a function that gives single texts of a column as bytes.
+    """Return a function that gives single strings of a column as bytes.
 
-    Arrow's own access releases Python's lock for every value, which costs 20 µs instead of two when many threads do it
-    at once.
+    Arrow's own access releases the GIL for every value, which costs 20 µs instead of two when many threads do it at
+    once.
     """
     if isinstance(column, PagedColumn):
         return lambda index: column[index].cast(pa.large_binary()).as_py()
@@ -168,7 +168,7 @@ def texts_of(column: Any) -> Callable[[int], bytes]:
 
     def text_of(index: int) -> bytes:
         if not 0 <= index < len(array):
-            raise IndexError(f"row {index} of {len(array)}")
+            raise IndexError(f"expected a row in 0 … {len(array) - 1}, got {index}")
         return bytes(text[offsets[index] : offsets[index + 1]])
 
     return text_of

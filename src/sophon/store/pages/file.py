@@ -6,20 +6,20 @@ Layout, all numbers little-endian::
     pages        of 256 rows each, one after the other:
                      lengths of the ids, uint32 | the ids, UTF-8 | zeros up to a multiple of 8
                      | all other columns, an Arrow record batch as IPC writes it | zeros up to a multiple of 8
-    sections     whole arrays of int64 (sizes, labels, what is kept), the table of pages, and Arrow IPC streams: what
-                 was listed, the columns' types, and their dictionaries
+    sections     whole int64 arrays (sizes, labels, stored data), the page table, and Arrow IPC streams: the sources,
+                 the columns' types, and their dictionaries
     directory    JSON: the manifest's own metadata, and for every section its offset, its length and its SHA-256
     footer       length of the directory, uint64 | its SHA-256 | b"sophonM4"
 
-The table of pages has a SHA-256 of the ids of each page and one of its other columns (16 bytes each). The fingerprint
+The page table has a SHA-256 of the ids of each page and one of its other columns (16 bytes each). The fingerprint
 of a data set is a hash over the former (`fingerprint_from`), so that a file can be matched to its fingerprint without
 reading the rows, and each page is checked against its hashes when it is read.
 
 If the file is inconsistent with the following, it is a bug: whatever is done to the file, before or after it was
-opened, rows are those that were written, or an error is raised. `ArtifactError` when it is opened, `StoreError` when a
-page is read. It is never mapped: a file that is cut short while it is mapped kills the process.
+opened, rows are those that were written, or an error is raised: `ArtifactError` when it is opened, `StoreError` when a
+page is read. It is never mapped: truncating a mapped file kills the process.
 
-Concurrency: any thread may read; a forked child shares the file, which has no position, and gets a lock of its own.
+Concurrency: any thread may read; a forked child shares the file, whose position is not used, and gets its own lock.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fingerprint_from(rows: int, id_hashes: bytes, arrays: Mapping[str, bytes]) -
     """Return 32 hex digits that identify the rows of a manifest.
 
     Args:
-        rows: How many there are.
+        rows: Number of rows.
         id_hashes: SHA-256 of the ids of every page, 16 bytes each.
         arrays: SHA-256 of the sizes, labels and stored data, as far as they exist.
     """
@@ -74,7 +74,7 @@ def fingerprint_from(rows: int, id_hashes: bytes, arrays: Mapping[str, bytes]) -
 
 
 def packed_ids(ids: pa.LargeStringArray) -> Iterator[bytes]:
-    """Yield the ids of each page as they are written: lengths as uint32, then the texts."""
+    """Yield the ids of each page as they are written: lengths as uint32, then the strings."""
     if not len(ids):
         return
     _, offsets_buffer, data = ids.buffers()
@@ -196,10 +196,10 @@ class PageFile:
         self.size_bytes = os.fstat(self.fd).st_size
         end = self.size_bytes - _FOOTER.size
         if end < len(_MAGIC):
-            raise ArtifactError(f"it has {self.size_bytes} bytes")
+            raise ArtifactError(f"it has only {self.size_bytes} bytes")
         length, digest, magic = _FOOTER.unpack(self._bytes(end, _FOOTER.size))
         if magic != _MAGIC:
-            raise ArtifactError("it is another kind of file, or of another version")
+            raise ArtifactError("it is a file of another kind or version")
         self.digest = digest.hex()
         self.said: dict[str, Any] = json.loads(self._checked(end - length, length, self.digest))
         self._sections = self.said["sections"]
@@ -231,7 +231,7 @@ class PageFile:
         return index_type if known is None else pa.dictionary(index_type, known.type)
 
     def renew(self) -> None:
-        """Start afresh in a forked child."""
+        """Start over in a forked child."""
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Page] = OrderedDict()
         self._most = max(HELD_BYTES * len(self._hashes) // max(self.size_bytes, 1), 1)
@@ -302,7 +302,7 @@ class PageFile:
                 page[name] = column if known is None else pa.DictionaryArray.from_arrays(column, known)
         for column in page.values():
             if len(column) != rows:
-                raise ArtifactError(f"{len(column)} rows instead of {rows}")
+                raise ArtifactError(f"found {len(column)} rows, expected {rows}")
             column.validate(full=True)
         return page
 

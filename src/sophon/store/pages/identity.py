@@ -1,7 +1,7 @@
-"""Identity of data sets: digests over the rows of a manifest, and over what they were made of.
+"""Identity of data sets: digests over the rows of a manifest, and over the sources they were made from.
 
-Equal digests mean equal data, wherever it is stored, so no path or time of a machine goes into them, except into the
-digest of sources, which is for telling one copy from another.
+Equal digests mean equal data, wherever it is stored, so they do not cover paths or times on a machine. Only the digest
+of sources does, to tell one copy from another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROWS = 1 << 16  # of a column at once
 def columns_digest(columns: Any) -> str:
     """Return 32 hex digits over the further columns of a data set, "" if there are none.
 
-    Equal values give the same digits, however a file holds them: as CSV or Parquet, in 32 bits or 64.
+    Equal values give the same digits, however a file stores them: as CSV or Parquet, in 32 or 64 bits.
     """
     if not columns.num_columns:
         return ""
@@ -44,9 +44,9 @@ def columns_digest(columns: Any) -> str:
 
 
 def fields_digests(locations: pa.Table, fields: Sequence[object]) -> Int64Array | None:
-    """Return a digest of the fields of each sample: everything that decides their bytes, wherever those come from.
+    """Return a digest of the fields of each sample, over everything that determines their bytes.
 
-    None if samples are single files. All fields count, also where the manifest was narrowed to some of them.
+    None if samples are single files. All fields count, even if the manifest was narrowed to some of them.
     """
     if not fields:
         return None
@@ -92,7 +92,7 @@ def _add_texts(digest: Any, texts: pa.Array) -> None:
 
 
 def table_digest(table: pa.Table) -> str:
-    """Return 32 hex digits over a table of integers and bytes: where samples lie, or what was listed.
+    """Return 32 hex digits over a table of integers and bytes: sample locations, or sources.
 
     A wrong offset would give the bytes of another sample, unnoticed; ids and sizes do not cover it.
     """

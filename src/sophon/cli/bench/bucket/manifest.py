@@ -37,6 +37,6 @@ def _print(result: dict[str, Any], console: Console) -> None:
     if "objects" in result:
         console.print(
             f"{result['objects']:,} objects listed in {format_seconds(result['list_s'])}; "
-            f"one listing of the server takes {format_seconds(result['server_list_s'])}",
+            f"one listing by the server takes {format_seconds(result['server_list_s'])}",
             highlight=False,
         )

@@ -30,7 +30,7 @@ from sophon.units import format_bytes
 def bench_store_command(
     *, data: Path | None, objects: int, at_once: int, rounds: int, with_plan: bool, json_target: str | None
 ) -> None:
-    """Read objects from a real server, beside obstore and others."""
+    """Read objects from a server, compared with obstore and others."""
     from sophon.bench.bucket.store import bench_store
 
     with steps_bar("store") as report:

@@ -52,7 +52,7 @@ def bench_plan(samples: tuple[int, ...], policies: tuple[str, ...], resources: s
 def _print_plan(rows: dict[str, Any], console: Console) -> None:
     table = Table(title="Planning on one core", title_justify="left")
     table.add_column("policy")
-    for name in ("samples", "resources", "time", "per million", "peak memory", "of which profile", "above bound"):
+    for name in ("samples", "resources", "time", "per million", "peak memory", "of that, profile", "above bound"):
         table.add_column(name, justify="right")
     for policy, measured in rows.items():
         for row in measured:

@@ -1,4 +1,4 @@
-"""``sophon bench relays``: a trainer whose CPU binds, without relays and with some."""
+"""``sophon bench relays``: a trainer limited by its CPU, with and without relays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sophon.units import format_seconds
     "--trainer-cores", default=0.4, show_default=True, type=click.FloatRange(0.05), help="Cores of the trainer."
 )
 @click.option("--relay-cores", default=0.4, show_default=True, type=click.FloatRange(0.05), help="Cores of each relay.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs of each.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
 @json_option
 def bench_relays_command(
     data: Path | None,
@@ -34,7 +34,7 @@ def bench_relays_command(
     rounds: int,
     json_target: str | None,
 ) -> None:
-    """A trainer whose CPU binds, without relays and with some."""
+    """Run a trainer limited by its CPU, with and without relays."""
     from sophon.bench.planning.relays import bench_relays
 
     with steps_bar("relays") as report, photo_folder(data, count, report) as folder:
@@ -52,6 +52,6 @@ def _print_relays(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     cores = result["cores"]
     console.print(
-        f"{result['times']:.2f}× the samples/s of none, the same bits; the trainer has {cores['trainer']:g} of a core, "
-        f"each relay {cores['relay']:g}."
+        f"{result['times']:.2f}× the samples/s without relays, with the same bits; cores: {cores['trainer']:g} at the "
+        f"trainer, {cores['relay']:g} at each relay."
     )

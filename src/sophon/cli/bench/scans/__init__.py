@@ -1,1 +1,1 @@
-"""The same for benchmarks on scans."""
+"""`sophon bench` commands about scans."""

@@ -1,4 +1,4 @@
-"""``sophon bench segmentation``: 3-D scans of very different size, beside torch's loader."""
+"""``sophon bench segmentation``: 3-D scans of very different sizes, compared with torch's loader."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from sophon.units import format_seconds
 @click.command("segmentation")
 @click.option("--samples", default=48, show_default=True, type=click.IntRange(8), help="Number of scans to make.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Workers of each loader.")
-@click.option("--side", default=192, show_default=True, type=click.IntRange(32, 512), help="Voxels of a slice.")
+@click.option("--side", default=192, show_default=True, type=click.IntRange(32, 512), help="Side of a slice in voxels.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Scans of `sophon synth --like kits19`, in the place of new ones.",
+    help="Scans made by `sophon synth --like kits19`; new ones if left out.",
 )
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs of each.")
+@click.option(
+    "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each."
+)
 @json_option
 def bench_segmentation_command(
     samples: int, workers: int, side: int, data: Path | None, repeats: int, json_target: str | None
 ) -> None:
-    """Run MLPerf's 3D U-Net recipe on scans, beside torch's loader.
+    """Run MLPerf's 3D U-Net recipe, compared with torch's loader.
 
     SpeedyLoader's experiment: a few scans take many times longer than the others.
     """
@@ -64,11 +66,12 @@ def _print(result: dict[str, Any], console: Console) -> None:
     busy = {name: 1 - share for name, share in result["idle_share"].items()}
     console.print(
         f"Relaxed order: {less:.0%} less time and {busy['relaxed'] / busy['torch']:.1f}× the use of the consumer; the "
-        f"paper has {paper['less_time']:.0%} and {paper['more_use']}×. {result['relaxed_of_bound']:.2f} of the bound.",
+        f"paper reports {paper['less_time']:.0%} and {paper['more_use']}×. {result['relaxed_of_bound']:.2f} of the "
+        "bound.",
         highlight=False,
     )
     console.print(
-        f"With the results of the ops before the crop kept: {result['first_cpu_s']:.2f} s of CPU in the first epoch, "
+        f"If the results of the ops before the crop are kept: {result['first_cpu_s']:.2f} s of CPU in the first epoch, "
         f"{result['kept_cpu_s']:.2f} s in the second.",
         highlight=False,
     )

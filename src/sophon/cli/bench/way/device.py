@@ -22,7 +22,7 @@ from sophon.units import format_bytes
 @click.option("--device", default="cpu", show_default=True, help="Device for batches, as torch names it.")
 @json_option
 def bench_device_command(data: Path | None, count: int, seconds: float, device: str, json_target: str | None) -> None:
-    """CPU time of a trainer before a batch is copied to a device."""
+    """Measure a trainer's CPU time before batches are copied."""
     from sophon.bench.way.device import bench_device
 
     with steps_bar("device") as report, photo_folder(data, count, report) as folder:
@@ -37,5 +37,5 @@ def _print_device(result: dict[str, Any], console: Console) -> None:
         table.add_row(words, f"{row['finish_ms']:.3f}", f"{row['batch_ms']:.3f}", format_bytes(row["bytes"]))
     console.print(table)
     console.print(
-        f"{result['saved_ms']:.3f} ms of CPU less per sample before the copy, over {result['samples']:,} photos."
+        f"{result['saved_ms']:.3f} ms less CPU time per sample before the copy, over {result['samples']:,} photos."
     )

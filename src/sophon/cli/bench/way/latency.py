@@ -1,4 +1,4 @@
-"""``sophon bench latency``: epochs over links of ever longer round trips."""
+"""``sophon bench latency``: epochs over links with longer and longer round trips."""
 
 from __future__ import annotations
 
@@ -18,15 +18,23 @@ from sophon.units import format_seconds, parse_bandwidth
 
 @click.command("latency")
 @data_option
-@click.option("--count", default=3000, show_default=True, type=click.IntRange(64), help="Photos, under several names.")
+@click.option(
+    "--count",
+    default=3000,
+    show_default=True,
+    type=click.IntRange(64),
+    help="Samples; photos repeat under other names.",
+)
 @click.option("--link", default="40mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of the link.")
-@click.option("--least", default=20.0, show_default=True, type=click.FloatRange(0.1), help="Seconds of an epoch.")
+@click.option(
+    "--least", default=20.0, show_default=True, type=click.FloatRange(0.1), help="Shortest epoch, in seconds."
+)
 @click.option("--rtt", "round_trips", multiple=True, type=click.IntRange(0), help="Round trip in ms; may be repeated.")
 @json_option
 def bench_latency_command(
     data: Path | None, count: int, link: float, least: float, round_trips: tuple[int, ...], json_target: str | None
 ) -> None:
-    """The same epoch over links of 0, 10, 30 and 100 ms."""
+    """Run the same epoch over links of 0, 10, 30 and 100 ms."""
     from sophon.bench.paper.datasets import prepare
     from sophon.bench.paper.scenario import Scenario
     from sophon.bench.way.latency import ROUND_TRIPS_MS, bench_latency
@@ -45,4 +53,4 @@ def _print_latency(result: dict[str, Any], console: Console) -> None:
     table.add_row("longest / shortest", *(f"{spread:.3f}×" for spread in result["spread"].values()))
     console.print(table)
     words = ", ".join(f"{policy} {samples:,}" for policy, samples in result["samples"].items())
-    console.print(f"Samples of an epoch: {words}.", highlight=False)
+    console.print(f"Samples in an epoch: {words}.", highlight=False)

@@ -88,7 +88,8 @@ class DecodeAudio(Decoder):
         else:
             start = bytes(value[:12]).hex(" ")
             raise OpError(
-                f"neither WAV nor FLAC: {len(value):,} bytes that start with {start or 'nothing'}.", remedy=wav.REMEDY
+                f"the file is neither WAV nor FLAC: {len(value):,} bytes that start with {start or 'nothing'}.",
+                remedy=wav.REMEDY,
             )
         if header.samples == 0:
             raise OpError("the file has no samples.", remedy=wav.REMEDY)
@@ -105,7 +106,7 @@ class DecodeAudio(Decoder):
             )
         if self.channels not in (None, header.channels):
             raise OpError(
-                f"{header.channels} channels, expected {self.channels}.",
+                f"the file has {header.channels} channels, expected {self.channels}.",
                 remedy="Omit DecodeAudio(channels=…) and mix the channels with Mono().",
             )
         return header

@@ -84,7 +84,7 @@ def _declared(info: bytes, start: int, file_bytes: int) -> Flac:
         packed & (1 << 36) - 1,
     )
     if not 1 <= rate <= MOST_RATE or not 4 <= bits <= 24:
-        raise OpError(f"a FLAC file of {bits} bits at {rate:,} samples per second.", remedy=REMEDY)
+        raise OpError(f"the FLAC file declares {bits} bits at {rate:,} samples per second.", remedy=REMEDY)
     if samples == 0:
         raise OpError(
             "the FLAC file does not say how many samples it has.",
@@ -110,7 +110,7 @@ def decoded(data: bytes | memoryview, flac: Flac) -> Waveform:
                 raise OpError("the FLAC file does not match its header.", remedy=REMEDY)
             found = file.read(flac.samples, "float32", always_2d=True)
     except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
-        raise OpError(f"a damaged FLAC file: {error}", remedy=REMEDY) from error
+        raise OpError(f"the FLAC file is damaged: {error}", remedy=REMEDY) from error
     if len(found) != flac.samples:
         raise OpError(f"the FLAC file declares {flac.samples:,} samples but has {len(found):,}.", remedy=REMEDY)
     return np.ascontiguousarray(found.T)

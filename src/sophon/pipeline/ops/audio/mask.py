@@ -23,7 +23,7 @@ class TimeMask(Op):
 
     Args:
         most: Largest number of frames, exclusive.
-        value: What to set them to.
+        value: Value to set them to.
         p: Largest share of all frames that may be set.
     """
 
@@ -68,7 +68,7 @@ class FrequencyMask(TimeMask):
 
     Args:
         most: Largest number of bands, exclusive.
-        value: What to set them to.
+        value: Value to set them to.
         p: Largest share of all bands that may be set.
     """
 

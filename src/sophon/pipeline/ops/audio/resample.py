@@ -74,7 +74,7 @@ class Resample(AudioOp):
         return low, high - low
 
     def apply(self, value: Signal, params: Params) -> Signal:  # noqa: ARG002 - part of the contract
-        """Return the resampled sound, or as much of it as a part of the input determines."""
+        """Return the resampled sound; for a part, only the interval that it determines."""
         up, down = self._ratio(value.scale)
         scale, (length,) = (float(self.rate),), value.whole_sizes
         if up == down:

@@ -48,7 +48,7 @@ class AudioOp(Op):
 
 @dataclass(frozen=True)
 class EachSample(AudioOp):
-    """An op that makes each sample of the output from that sample of the input alone."""
+    """An op that makes each output sample from only the input sample at the same position."""
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
         """Return the same box."""

@@ -87,7 +87,7 @@ class MelSpectrogram(Op):
         value.require_whole()
         if value.scale != (float(self.rate),):
             raise OpError(
-                f"sound of {value.scale[0] if value.scale else 0:g} samples per second, expected {self.rate:,}.",
+                f"the sound has {value.scale[0] if value.scale else 0:g} samples per second, expected {self.rate:,}.",
                 remedy=f"Put Resample({self.rate}) before it.",
             )
         length, half = value.array.shape[1], self.n_fft // 2

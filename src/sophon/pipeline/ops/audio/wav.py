@@ -80,7 +80,7 @@ def parse(data: bytes | memoryview, file_bytes: int | None = None) -> Wav:
             return _with_samples(form, at, length, size)
         if name == b"fmt ":
             if not 16 <= length <= 64 or at + length > len(data):
-                raise OpError(f"a WAV file with a format chunk of {length:,} bytes.", remedy=REMEDY)
+                raise OpError(f"the WAV file has a format chunk of {length:,} bytes.", remedy=REMEDY)
             form = bytes(data[at : at + length])
         at += length + (length & 1)
     raise OpError("the WAV file has no samples.", remedy=REMEDY)
@@ -88,12 +88,12 @@ def parse(data: bytes | memoryview, file_bytes: int | None = None) -> Wav:
 
 def _with_samples(form: bytes, start: int, length: int, file_bytes: int) -> Wav:
     if len(form) < 16:
-        raise OpError("the samples of the WAV file come before their format.", remedy=REMEDY)
+        raise OpError("the WAV file has samples before their format.", remedy=REMEDY)
     tag, channels, rate, _, step, bits = _FORMAT.unpack_from(form)
     if tag == _EXTENSIBLE and len(form) >= 40 and form[26:40] == _GUID:
         tag = int.from_bytes(form[24:26], "little")
     if bits not in _BITS.get(tag, ()):
-        raise OpError(f"a WAV file of format {tag:#x} with {bits} bits.", remedy="Save it as PCM, or as FLAC.")
+        raise OpError(f"the WAV file has format {tag:#x} with {bits} bits.", remedy="Save it as PCM, or as FLAC.")
     if not 1 <= channels <= MOST_CHANNELS or not 1 <= rate <= MOST_RATE or step * 8 != channels * bits:
         raise OpError(
             f"the WAV file declares {channels} channels, {rate:,} samples per second and {step} bytes per sample.",

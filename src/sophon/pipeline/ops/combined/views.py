@@ -1,9 +1,9 @@
 """Views: several results from one picture, each with its own steps and random draws.
 
-A pipeline divides what users write into stages, so that a cut may be between them: the crops, what follows on pictures,
-what is done to tensors, and the user's own code. In each stage a view has its own steps, possibly none. The first stage
-branches: before it there is one picture, and a window of it has to contain the boxes of all views; after it there are
-several small pictures, and a payload is a bundle of them.
+A pipeline divides the steps that users write into stages, so that a cut may be between them: the crops, other steps on
+pictures, steps on tensors, and the user's own code. In each stage a view has its own steps, possibly none. The first
+stage branches: before it there is one picture, and a window of it has to contain the boxes of all views; after it there
+are several small pictures, and a payload is a bundle of them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Views(Op):
     def divided(self, spec: Spec) -> list[Views]:
         """Return the stages that replace this op in a pipeline.
 
-        Dividing a stage again gives that stage alone, so that both ends have the same stages.
+        Dividing a stage again gives only that stage, so that both ends have the same stages.
         """
         ends = [_ends(steps, specs) for steps, specs in zip(self.views, self.specs(spec), strict=True)]
         stages = []
@@ -134,7 +134,7 @@ class Views(Op):
     def draw(self, rng: Rng, spec: Spec) -> Rng:  # noqa: ARG002 - part of the contract
         """Return the stream within which each step has its own stream.
 
-        A step draws from it when its input is known, which may not be possible beforehand.
+        A step draws from it when its input is known, which may not be possible in advance.
         """
         return rng
 
@@ -151,7 +151,7 @@ class Views(Op):
             fusions: For each view its fusions by position; none by default.
         """
         if isinstance(value, ViewSet) and len(value.values) != len(self.views):
-            raise OpError(f"{len(self.views)} views were expected, but the step before gave {len(value.values)}.")
+            raise OpError(f"expected {len(self.views)} views, but the previous step gave {len(value.values)}.")
         starts = value.values if isinstance(value, ViewSet) else (value,) * len(self.views)
         made = []
         for number, (steps, start) in enumerate(zip(self.views, starts, strict=True)):
@@ -241,7 +241,7 @@ class _Run:
 def _steps(where: str, view: Any) -> Steps:
     steps = tuple(map(as_call, view)) if isinstance(view, list | tuple) else (as_call(view),)
     if len(steps) > _MOST_STEPS:
-        raise ConfigError(f"{where}: expected at most {_MOST_STEPS} steps of a view, got {len(steps)}")
+        raise ConfigError(f"{where}: expected at most {_MOST_STEPS} steps per view, got {len(steps)}")
     if any(isinstance(op, Views) for op in steps):
         raise ConfigError(f"{where}: expected no Views inside Views; put all views into one list")
     return steps
@@ -278,7 +278,7 @@ def _box(steps: Steps, spec: Spec, rng: Rng | None, view: int) -> Box | None:
 
 
 def _boxes(steps: Steps, streams: Streams, sizes: Sizes, view: int) -> Boxes | None:
-    """Return `_box` for many pictures, the whole picture where it is None; None if each must be asked separately."""
+    """Return `_box` for many pictures, whole pictures in place of None; None if each must be examined separately."""
     crop = first_crop_of(steps)
     if crop is None:
         return whole(sizes)

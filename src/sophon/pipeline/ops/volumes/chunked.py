@@ -2,10 +2,10 @@
 
 Only the chunks that a box touches are decompressed. The code below reads the zip directory and `zarr.json` in a tenth
 of a millisecond, where the zarr library takes ten; tests compare the two. Chunks may be compressed with zstd, gzip or
-blosc (if numcodecs is installed), or not at all; zip itself must store them uncompressed.
+blosc (if numcodecs is installed), or left uncompressed; zip itself must store them uncompressed.
 
-The array is (x, y, z) or (channels, x, y, z). The attribute `spacing` is the distance of voxels along x, y and z in mm,
-by default 1; `slope` and `inter` are as in NIfTI.
+The array is (x, y, z) or (channels, x, y, z). The attribute `spacing` is the distance between voxels along x, y and z
+in mm, by default 1; `slope` and `inter` are as in NIfTI.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class Chunks:
         try:
             found = _decompressed(self.compressor, data, size)
         except (OSError, ValueError, RuntimeError, zlib.error) as error:
-            raise OpError(f"a damaged chunk: {error}.", remedy=REMEDY) from error
+            raise OpError(f"the chunk is damaged: {error}.", remedy=REMEDY) from error
         if len(found) != size:
-            raise OpError(f"a chunk of {len(found):,} bytes, expected {size:,}.", remedy=REMEDY)
+            raise OpError(f"the chunk has {len(found):,} bytes, expected {size:,}.", remedy=REMEDY)
         return np.frombuffer(found, self.header.dtype).reshape(self.shape)
 
     def assembled(self, box: Box, found: Mapping[Grid, Buffer]) -> Voxels:
@@ -129,7 +129,7 @@ class ChunkedFile(VolumeFile):
             raise OpError(f"the zip file has no {_META}, only {there:.80}.", remedy="Save a single Zarr 3 array.")
         text = self._member(_META)
         if len(text) > _MOST_META_BYTES:
-            raise OpError(f"a {_META} of {len(text):,} bytes.", remedy=REMEDY)
+            raise OpError(f"{_META} has {len(text):,} bytes, expected at most {_MOST_META_BYTES:,}.", remedy=REMEDY)
         try:
             self.meta: dict[str, Any] = json.loads(bytes(text))
         except (ValueError, RecursionError) as error:
@@ -182,19 +182,21 @@ def chunks_of(meta: Any, max_voxels: int) -> Chunks:
 
 def _chunks(meta: Any, max_voxels: int) -> Chunks:
     if (meta["zarr_format"], meta["node_type"]) != (3, "array"):
-        raise OpError("it is not a Zarr 3 array.", remedy="Save a single array with zarr_format=3.")
+        raise OpError("the file is not a Zarr 3 array.", remedy="Save a single array with zarr_format=3.")
     grid, keys = meta["chunk_grid"], meta["chunk_key_encoding"]
     if grid["name"] != "regular" or keys["name"] != "default" or keys["configuration"]["separator"] != "/":
-        raise OpError(f"chunks of a {grid['name']:.20} grid.", remedy="Save it with a regular grid and default keys.")
+        raise OpError(
+            f"the chunks form a {grid['name']:.20} grid.", remedy="Save it with a regular grid and default keys."
+        )
     shape, sides = _whole(meta["shape"]), _whole(grid["configuration"]["chunk_shape"])
     if len(shape) not in (AXES, AXES + 1) or len(sides) != len(shape):
-        raise OpError(f"an array of {len(shape)} dimensions, in chunks of {len(sides)}.", remedy="Save three, or four.")
+        raise OpError(f"the array has {len(shape)} dimensions and its chunks {len(sides)}.", remedy="Save 3 or 4.")
     if meta["data_type"] not in _TYPES:
-        raise OpError(f"numbers of type {meta['data_type']!r:.40}.", remedy=f"Save one of {', '.join(_TYPES)}.")
+        raise OpError(f"the array has type {meta['data_type']!r:.40}.", remedy=f"Save one of {', '.join(_TYPES)}.")
     order, compressor = _codecs(meta["codecs"])
     dtype = np.dtype(meta["data_type"]).newbyteorder(order)
     if math.prod(sides) * dtype.itemsize > _MOST_CHUNK_BYTES:
-        raise OpError(f"chunks of {math.prod(sides):,} voxels.", remedy="Save it in smaller chunks.")
+        raise OpError(f"the array has chunks of {math.prod(sides):,} voxels.", remedy="Save it in smaller chunks.")
     told = meta.get("attributes") or {}
     steps = [float(step) for step in told.get("spacing", (1.0,) * AXES)]
     channels, sizes = (shape[0], shape[1:]) if len(shape) > AXES else (1, shape)
@@ -223,7 +225,7 @@ def _codecs(said: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     names = [codec["name"] for codec in said]
     if not names or names[0] != "bytes" or len(names) > 2 or any(name not in _COMPRESSORS for name in names[1:]):
         known = f"bytes, then one of {', '.join(_COMPRESSORS)} or none"
-        raise OpError(f"chunks are coded by {', '.join(map(str, names))!r:.80}.", remedy=f"Save them by {known}.")
+        raise OpError(f"the chunks are coded by {', '.join(map(str, names))!r:.80}.", remedy=f"Use {known}.")
     order = (said[0].get("configuration") or {}).get("endian", "little")
     return {"little": "<", "big": ">"}[order], names[1] if len(names) > 1 else ""
 
@@ -254,13 +256,13 @@ def _from_blosc(data: Buffer, size: int) -> Buffer:
     try:
         from numcodecs import blosc
     except ImportError as error:
-        raise OpError("a chunk compressed by blosc.", remedy="pip install 'sophon-loader[volumes]'") from error
+        raise OpError("the chunk is compressed by blosc.", remedy="pip install 'sophon-loader[volumes]'") from error
     if len(data) < _BLOSC.size:
-        raise ValueError(f"{len(data)} bytes are not a blosc frame")
+        raise ValueError(f"expected a blosc frame, got {len(data)} bytes")
     *_, whole, block, own = _BLOSC.unpack_from(data)
     # The library trusts these sizes: it would read beyond the end of a frame that claims to be longer than it is.
     if whole != size or own != len(data) or not 0 < block <= max(size, 1):
-        raise ValueError(f"a blosc frame of {own:,} bytes for {whole:,}, found {len(data):,} for {size:,}")
+        raise ValueError(f"the blosc frame declares {own:,} bytes for {whole:,}, found {len(data):,} for {size:,}")
     out = np.empty(size, np.uint8)
     blosc.decompress(bytes(data), out)
     return out.data
@@ -274,7 +276,9 @@ def _entries(data: memoryview) -> Iterator[tuple[str, tuple[int, int, int, int]]
         raise OpError("the zip file has no directory.", remedy=REMEDY)
     _, _, _, _, count, size, offset, _ = _END.unpack_from(tail, at)
     if count > _MOST_ENTRIES or offset + size > len(data) or count * _ENTRY.size > size:
-        raise OpError(f"the directory of the zip file, of {count:,} members, lies beyond its end.", remedy=REMEDY)
+        raise OpError(
+            f"the directory of the zip file, with {count:,} members, lies beyond the end of the file.", remedy=REMEDY
+        )
     place, end = offset, offset + size
     for _ in range(count):
         if place + _ENTRY.size > end:

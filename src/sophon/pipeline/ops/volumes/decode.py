@@ -71,7 +71,7 @@ class DecodeVolume(Decoder):
     (channels, x, y, z), with the axes of the file.
 
     Args:
-        label: Name of the field that holds the label; "" for an image alone.
+        label: Name of the field that holds the label; "" for only an image.
         foreground: Name of the field that says where the label's foreground lies (`sophon index`); "" for none.
         channels: Number of values per voxel; other files are refused.
         max_voxels: Refuse files with more voxels.
@@ -89,7 +89,7 @@ class DecodeVolume(Decoder):
             if not isinstance(text, str) or len(text) > _LONGEST_NAME:
                 raise checks.fail(self._where(name), text, "the name of a field")
         if self.foreground and not self.label:
-            raise checks.fail(self._where("foreground"), self.foreground, '"" where there is no label')
+            raise checks.fail(self._where("foreground"), self.foreground, '"" if there is no label')
         self._set(
             channels=checks.integer(self._where("channels"), self.channels, 1, 1 << 10),
             max_voxels=checks.integer(self._where("max_voxels"), self.max_voxels, 1, MAX_VOXELS),
@@ -144,7 +144,7 @@ class DecodeVolume(Decoder):
         image = Patch(parts[0], self.max_voxels)
         label = Patch(parts[1], self.max_voxels) if self.label else None
         if label is not None and not holds(label.box, image.box):
-            raise OpError(f"the patch of the label covers {label.box}, but that of the image {image.box}.")
+            raise OpError(f"the label's patch covers {label.box}, but the image's patch covers {image.box}.")
         return self._checked(image, label, parts, is_whole=False), image.box
 
     def _parts(self, value: Buffer) -> list[memoryview]:
@@ -180,13 +180,13 @@ class DecodeVolume(Decoder):
 
 
 def opened_file(data: memoryview, max_voxels: int) -> VolumeFile:
-    """Open the file of a volume; the first bytes decide the format."""
+    """Open a volume file; the first bytes decide the format."""
     if data[:4] == ZIP:
         return ChunkedFile(data, max_voxels)
     if is_nifti(data):
         return NiftiFile(data, max_voxels)
     raise OpError(
-        f"neither NIfTI nor a zip file of Zarr: {bytes(data[:8])!r}.",
+        f"the file is neither NIfTI nor zipped Zarr: {bytes(data[:8])!r}.",
         remedy="Save it as .nii, .nii.gz or .zarr.zip.",
     )
 

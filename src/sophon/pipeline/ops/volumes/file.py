@@ -1,4 +1,4 @@
-"""The file of a volume, in any format: sizes, data type, spacing, and any box of the voxels.
+"""A volume file in any format: sizes, data type, spacing, and any box of the voxels.
 
 Axes are those of the file, x, y and z for NIfTI; channels come first. Files are untrusted: every number in a header is
 checked before anything is allocated, and every problem raises `OpError`.
@@ -59,21 +59,23 @@ class Header:
         """Return the header itself.
 
         Raises:
-            OpError: The header declares too many voxels, none at all, or impossible numbers.
+            OpError: The header declares too many voxels, no voxels, or impossible numbers.
         """
         if min(self.sizes) < 1 or not 1 <= self.channels <= _MOST_CHANNELS:
-            raise OpError(f"a volume of {self} voxels.", remedy=REMEDY)
+            raise OpError(f"the volume has {self} voxels.", remedy=REMEDY)
         if self.voxels > max_voxels:
             raise OpError(
                 f"the volume has {self} voxels, more than the {max_voxels:,} allowed.",
                 remedy="Raise DecodeVolume(max_voxels=…) if the file is correct.",
             )
         if self.dtype.name not in _NUMBERS:
-            raise OpError(f"voxels of type {self.dtype.name}.", remedy=f"Save it with one of {', '.join(_NUMBERS)}.")
+            raise OpError(
+                f"the voxels have type {self.dtype.name}.", remedy=f"Save it with one of {', '.join(_NUMBERS)}."
+            )
         if not all(math.isfinite(step) and 0 < step < 1e6 for step in self.spacing):
-            raise OpError(f"a spacing of {self.spacing} mm.", remedy=REMEDY)
+            raise OpError(f"the volume has a spacing of {self.spacing} mm.", remedy=REMEDY)
         if not (math.isfinite(self.slope) and math.isfinite(self.inter)):
-            raise OpError(f"a slope of {self.slope} and an intercept of {self.inter}.", remedy=REMEDY)
+            raise OpError(f"the volume has a slope of {self.slope} and an intercept of {self.inter}.", remedy=REMEDY)
         return self
 
     def __str__(self) -> str:
@@ -82,7 +84,7 @@ class Header:
 
 
 class VolumeFile(ABC):
-    """The file of a volume, with a parsed header.
+    """A volume file with a parsed header.
 
     Attributes:
         header: The header of the file.
@@ -123,7 +125,7 @@ def as_label(stored: Voxels, header: Header) -> Voxels:
         classes = numbers.astype(np.uint8)
     if not np.array_equal(classes, numbers):
         raise OpError(
-            f"the label has values of {numbers.min()} … {numbers.max()}, expected whole numbers of 0 … 255.",
+            f"the label has values {numbers.min()} … {numbers.max()}, expected whole numbers in 0 … 255.",
             remedy="Save class numbers, or leave the label out.",
         )
     return np.ascontiguousarray(classes)

@@ -8,7 +8,7 @@ A file is JSON::
 
     {"format": 1, "sizes": [256, 256, 96], "label_bytes": 40213, "boxes": [[1, 30, 90, 12, 71, 133, 60], …]}
 
-A box lists its class, its starts along x, y and z, and its ends. The size of the label's file is stored so that the
+A box lists its class, its starts along x, y and z, and its ends. The size of the label file is stored so that the
 index of another label is not used by mistake.
 """
 
@@ -56,7 +56,7 @@ def found_in(label: Voxels) -> list[list[int]]:
 
 
 def to_bytes(boxes: list[list[int]], sizes: tuple[int, ...], label_bytes: int) -> bytes:
-    """Return the file of an index."""
+    """Return an index as the contents of a file."""
     said = {"format": _FORMAT, "sizes": list(sizes), "label_bytes": label_bytes, "boxes": boxes}
     return json.dumps(said).encode()
 
@@ -67,7 +67,7 @@ def from_bytes(data: bytes | memoryview, sizes: tuple[int, ...], label_bytes: in
     Args:
         data: The file.
         sizes: Sizes of the label.
-        label_bytes: Size of the label's file; None if only a part of it is available.
+        label_bytes: Size of the label file; None if only a part of it is available.
 
     Raises:
         OpError: The index is damaged, or belongs to another label.
@@ -77,7 +77,7 @@ def from_bytes(data: bytes | memoryview, sizes: tuple[int, ...], label_bytes: in
     try:
         said = json.loads(bytes(data))
         if said["format"] != _FORMAT:
-            raise ValueError(f"format {said['format']!r:.20}")
+            raise ValueError(f"it has format {said['format']!r:.20}")
         rows = said["boxes"]
         whole = all(type(number) is int for row in rows for number in row)
         boxes = np.array(rows, np.float64).reshape(-1, 1 + 2 * AXES)
@@ -86,9 +86,9 @@ def from_bytes(data: bytes | memoryview, sizes: tuple[int, ...], label_bytes: in
         low, high = boxes[:, 1 : 1 + AXES], boxes[:, 1 + AXES :]
         told, its_bytes = tuple(said["sizes"]), said["label_bytes"]
         if (low < 0).any() or (low >= high).any() or (high > np.array(told, np.float64)).any():
-            raise ValueError("a box beyond the border")
+            raise ValueError("a box lies beyond the border")
         if not ((boxes[:, 0] >= 1) & (boxes[:, 0] <= 255)).all():
-            raise ValueError("a class beyond 1 … 255")
+            raise ValueError("a class is not in 1 … 255")
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise OpError(f"the foreground index is damaged: {error!s:.100}.", remedy=_REMEDY) from error
     if told != sizes or (label_bytes is not None and its_bytes != label_bytes):

@@ -42,7 +42,7 @@ class NormalizeVolume(IntensityOp):
     def __post_init__(self) -> None:
         told = {name: float(checks.number(self._where(name), getattr(self, name))) for name in ("low", "high", "mean")}
         if told["low"] >= told["high"]:
-            raise checks.fail(self._where("low"), self.low, f"less than high, which is {self.high}")
+            raise checks.fail(self._where("low"), self.low, f"a number below high ({self.high})")
         self._set(**told, std=float(checks.number(self._where("std"), self.std, 1e-12)))
 
     def changed(self, image: Voxels, params: Any) -> Voxels:  # noqa: ARG002 - part of the contract
@@ -59,7 +59,7 @@ class RandomBrightnessVolume(IntensityOp):
 
     Args:
         factor: Factors are 1 - factor … 1 + factor.
-        p: Probability that it is done at all.
+        p: Probability.
     """
 
     factor: float = 0.3
@@ -89,7 +89,7 @@ class RandomNoiseVolume(VolumeOp):
     Args:
         mean: Mean of the noise.
         std: Largest standard deviation.
-        p: Probability that it is done at all.
+        p: Probability.
     """
 
     mean: float = 0.0

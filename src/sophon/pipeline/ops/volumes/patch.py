@@ -1,4 +1,4 @@
-"""Patches: the part of a volume's file that a box needs, sent over the link instead of the file.
+"""Patches: the part of a volume file that a box needs, sent over the link instead of the file.
 
 There are two forms, and the smaller one is sent. *chunks* are the unchanged chunks of a file that the box touches, so
 nothing is decompressed near storage. *voxels* are the stored values of the box itself, recompressed; it is the only
@@ -11,7 +11,7 @@ Byte layout, little-endian::
 Floats with few distinct values, as in scans of scaled integers, are sent as a table of those values before the frame,
 and the frame holds indexes into the table. The frame holds numbers in the smallest type that fits them all, as
 zigzag-coded differences along x if that helps, and shuffled: all first bytes, then all second bytes, and so on. On
-abdominal CT this takes 6 % fewer bytes than shuffled plain numbers, and a quarter fewer than zstd alone.
+abdominal CT this takes 6 % fewer bytes than shuffled plain numbers, and a quarter fewer than zstd by itself.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ class Patch(VolumeFile):
         try:
             magic, length = _HEAD.unpack_from(view)
             if magic != PATCH or length > _MOST_HEADER_BYTES or _HEAD.size + length > len(view):
-                raise ValueError("no header")
+                raise ValueError("it has no header")
             said = json.loads(bytes(view[_HEAD.size : _HEAD.size + length]))
             self._rest = view[_HEAD.size + length :]
             self.box = tuple(map(int, said["box"]))
             self._chunks = chunks_of(said["meta"], max_voxels) if "meta" in said else None
             self.header = _header(said, max_voxels) if self._chunks is None else self._chunks.header
             if len(self.box) != 2 * AXES or min(self.box) < 0 or not holds(self.header.whole, self.box):
-                raise ValueError(f"a box of {self.box} in {self.header}")
+                raise ValueError(f"the box {self.box} is not inside {self.header}")
             self._said = said
         except (struct.error, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-            raise OpError(f"not a patch of a volume: {error!s:.120}.") from error
+            raise OpError(f"the data is not a volume patch: {error!s:.120}.") from error
 
     def read(self, box: Box) -> Voxels:
         """Return the stored values of a box, which must lie inside the patch."""
@@ -124,21 +124,21 @@ class Patch(VolumeFile):
         shape = (self.header.channels, *self.box[AXES:])
         entries = said.get("table", 0)
         if type(entries) is not int or not 0 <= entries <= _MOST_ENTRIES:
-            raise OpError(f"a patch with a table of {entries!r:.20} values.")
+            raise OpError(f"the patch has a table of {entries!r:.20} values.")
         table, rest = (
             self._rest[: entries * self.header.dtype.itemsize],
             self._rest[entries * self.header.dtype.itemsize :],
         )
         if said.get("as") not in (*_NARROWER, self.header.dtype.name):
-            raise OpError(f"a patch of voxels as {said.get('as')!r:.40}.")
+            raise OpError(f"the patch has voxels of type {said.get('as')!r:.40}.")
         dtype = np.dtype(said["as"])
         size = math.prod(shape) * dtype.itemsize
         try:
             data = pa.Codec("zstd").decompress(rest, decompressed_size=size, asbytes=True)
         except (OSError, ValueError) as error:
-            raise OpError(f"a damaged patch of a volume: {error}.") from error
+            raise OpError(f"the volume patch is damaged: {error}.") from error
         if len(data) != size:
-            raise OpError(f"a patch of {len(data):,} bytes, expected {size:,}.")
+            raise OpError(f"the patch has {len(data):,} bytes, expected {size:,}.")
         numbers = _unshuffled(data, dtype).reshape(shape)
         if said.get("differences") is True and dtype.kind != "f":
             numbers = np.cumsum(_unzigzag(numbers), axis=1, dtype=dtype)

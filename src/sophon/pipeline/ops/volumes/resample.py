@@ -30,10 +30,10 @@ class ResampleVolume(VolumeOp):
     """Resample a volume to another spacing: trilinear interpolation for the image, nearest voxel for the label.
 
     The outermost voxels stay where they are (``align_corners=True`` of torch's ``interpolate``). Along each axis, n
-    voxels at a distance of a become ``floor(n * a / b + 0.5)`` at a distance of b, one at least.
+    voxels at a distance of a become ``floor(n * a / b + 0.5)`` at a distance of b, at least one.
 
     Args:
-        spacing: Distance of voxels along each axis, in mm.
+        spacing: Distance between voxels along each axis, in mm.
     """
 
     spacing: tuple[float, float, float] = (1.6, 1.2, 1.2)
@@ -80,7 +80,7 @@ class ResampleVolume(VolumeOp):
         return (*starts, *lengths)
 
     def apply(self, value: Signal, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract
-        """Return the resampled volume; for a part, as much of it as the part determines."""
+        """Return the resampled volume; for a part, only the box that it determines."""
         before = value.whole_sizes
         after = tuple(self._made(size, value.scale[axis], axis) for axis, size in enumerate(before))
         starts = value.starts or (0,) * AXES

@@ -1,4 +1,4 @@
-"""Write files of volumes: NIfTI, and Zarr 3 arrays in one zip file."""
+"""Write volume files: NIfTI, and Zarr 3 arrays in one zip file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEVEL = 5
 
 
 def nifti(array: Voxels, spacing: Spacing = (1.0, 1.0, 1.0), *, compressed: bool = False) -> bytes:
-    """Return the NIfTI file of a three-dimensional array, or of a four-dimensional one with channels last."""
+    """Return a NIfTI file with a three-dimensional array, or a four-dimensional one with channels last."""
     header = bytearray(_OFFSET)
     struct.pack_into("<i", header, 0, 348)
     sides = (*array.shape, *(1,) * (7 - array.ndim))
@@ -43,9 +43,9 @@ def nifti(array: Voxels, spacing: Spacing = (1.0, 1.0, 1.0), *, compressed: bool
 
 
 def chunked(array: Voxels, side: int = 32, spacing: Spacing = (1.0, 1.0, 1.0)) -> bytes:
-    """Return the file of a three-dimensional array in cubic chunks, compressed by blosc with zstd.
+    """Return a zipped Zarr file with a three-dimensional array in cubic chunks, compressed by blosc with zstd.
 
-    Chunks of only zeros are left out, as Zarr does for chunks equal to the fill value.
+    Chunks that hold only zeros are left out, as Zarr does for chunks equal to the fill value.
     """
     try:
         from numcodecs import Blosc
