@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +11,7 @@ import pyarrow as pa
 from sophon.errors import ProtocolError
 from sophon.link.credentials import Credentials
 from sophon.link.discovery import MOST_NODES, Discovery, Found, FoundNode, split_address
-from sophon.link.membership import MAX_RECORD_BYTES, Held, held_from, is_node_url
+from sophon.link.membership import MAX_RECORD_BYTES, Held, TrainerReport, dataset_of, held_from, is_node_url
 from sophon.link.registry import CALL_S, RegistryClient
 from sophon.link.wire import parse_json
 
@@ -52,7 +54,7 @@ class Registered(Discovery):
         said = parse_json(about, 16 * MAX_RECORD_BYTES).get("relays", [])
         if not isinstance(said, list) or len(said) > MOST_NODES:
             raise ProtocolError(f"{self.url} names its relays in another form than a list of at most {MOST_NODES:,}")
-        return Found(tuple(nodes.values()), tuple(map(self._address, said)), tuple(missing))
+        return Found(tuple(nodes.values()), tuple(map(self._relay, said)), tuple(missing))
 
     def _address(self, url: object) -> str:
         """Return the address of the data set at a node, or raise: a registry cannot send a trainer just anywhere."""
@@ -64,6 +66,20 @@ class Registered(Discovery):
                 "node with --tls-cert, or use an address like sophon:// if the network is safe"
             )
         return f"{url}/{self._dataset}"
+
+    def _relay(self, url: object) -> str:
+        """Return the address of a relay of the data set, or of a part of it; raise as for a node."""
+        node, _, name = url.rpartition("/") if isinstance(url, str) else (url, "", "")
+        self._address(node)
+        if dataset_of(name) != self._dataset:
+            raise ProtocolError(f"{self.url} names a relay of another data set, {name!r:.80}")
+        return f"{node}/{name}"
+
+    def report(self, bottleneck: str, waited_share: float, relay_share: float) -> None:
+        """Tell the registry what holds this trainer up, so that there can be more relays or fewer."""
+        name = f"{socket.gethostname()}-{os.getpid()}"
+        told = TrainerReport(self._dataset, name, bottleneck, waited_share, relay_share)
+        self._client.action("report", told.to_json())
 
 
 def _held(endpoint: Any) -> Held:

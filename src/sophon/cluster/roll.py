@@ -18,7 +18,16 @@ from itertools import islice
 from typing import Any
 
 from sophon.errors import ConfigError, RetryableError
-from sophon.link.membership import BEAT_S, LEASE_S, Held, NodeRecord, held_from, part_numbers
+from sophon.link.membership import (
+    BEAT_S,
+    LEASE_S,
+    PART_MARK,
+    Held,
+    NodeRecord,
+    dataset_of,
+    held_from,
+    part_numbers,
+)
 
 SETTLE_S = 3 * BEAT_S  # two announcements by every node, plus a margin for the network
 MOST_NODES = 4096
@@ -85,7 +94,7 @@ class Roll:
             raise ConfigError(f"there are {MOST_NODES:,} nodes already; start another registry")
         self._members[record.node] = _Member(record, now_s)
         is_new = False
-        for name, held in record.datasets.items():
+        for name, held in record.datasets.items() if record.role != "relay" else ():
             parts = self._known.setdefault(name, {})
             if held.fingerprint and held.fingerprint not in parts:
                 self._supersede(name, held)
@@ -181,16 +190,28 @@ class Roll:
         found += [PartHolders(Held(part=name), ()) for name in _unseen(known.values())]
         return sorted(found, key=lambda one: _order(one.held))
 
-    def relays(self, dataset: str, now_s: float) -> list[NodeRecord]:
-        """Return the relays of a data set that are not silent."""
+    def relays(self, dataset: str | None, now_s: float) -> list[str]:
+        """Return the addresses of the relays of a data set, or of any, that are not silent."""
         return [
-            member.record
+            f"{member.record.url}/{name}"
             for member in self._members.values()
-            if member.record.role == "relay"
-            and dataset in member.record.datasets
-            and not member.record.is_leaving
-            and now_s - member.heard_s <= LEASE_S
+            if member.record.role == "relay" and not member.record.is_leaving and now_s - member.heard_s <= LEASE_S
+            for name in member.record.datasets
+            if dataset is None or dataset_of(name) == dataset
         ]
+
+    def upstreams(self, now_s: float) -> dict[str, list[str]]:
+        """Return the addresses of all nodes that are not silent, by the name that a relay gives to their data."""
+        found: dict[str, list[str]] = {}
+        for dataset, known in self._known.items():
+            holders = self._by_part(dataset)
+            all_parts = [_part(held, holders.get(held.fingerprint, []), now_s) for held in known.values()]
+            parts = sorted(all_parts, key=lambda part: _order(part.held))
+            for number, part in enumerate(parts, start=1):
+                name = dataset if len(parts) == 1 else f"{dataset}{PART_MARK}{number}"
+                if part.urls and not part.silent:
+                    found[name] = [f"{url}/{dataset}" for url in part.urls]
+        return found
 
     def _by_part(self, dataset: str) -> defaultdict[str, list[_Member]]:
         """Return the holders of each part of a data set, by its fingerprint, in one pass over all nodes."""

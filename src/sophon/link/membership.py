@@ -5,9 +5,10 @@
     {"node": "7f3a…", "role": "storage", "url": "grpc://10.0.0.4:7077", "cores": 4.0, "release": "0.3.0",
      "datasets": {"train": {"fingerprint": "9c1e…", "samples": 320292, "part": "1/4", "whole": "51b7…"}}}
 
-A relay has the role "relay", and no fingerprints: it holds nothing. A node that is about to stop says so with
-``"leaving": true``, so that no new trainers are sent to it. Neither side is trusted: every string and number is
-bounded.
+A relay has the role "relay", and no fingerprints: it holds nothing. It may have several names for one data set, one for
+each part: ``train~1`` and ``train~2`` both belong to ``train``. A node that is about to stop says so with ``"leaving":
+true``, so that no new trainers are sent to it. Trainers report what holds them up (`TrainerReport`). Neither side is
+trusted: every string and number is bounded.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from sophon.link.wire import parse_json
 from sophon.store.listing.part import MOST_PARTS
 
 MAX_RECORD_BYTES = 64 << 10
+MAX_REPORT_BYTES = 4 << 10
+PART_MARK = "~"  # between the name of a data set and that of its part, where a relay has one name for each part
 ROLES = ("storage", "relay")
 BEAT_S = 1.0  # between two announcements of a node
 LEASE_S = 5.0  # without one before a node counts as silent
@@ -110,6 +113,48 @@ class NodeRecord:
             datasets={_name(name): held_from(one) for name, one in datasets.items()},
             is_leaving=said.get("leaving") is True,
         )
+
+
+@dataclass(frozen=True)
+class TrainerReport:
+    """What a trainer tells a registry.
+
+    Args:
+        dataset: Name of the data set that it reads.
+        trainer: Unique name of the process.
+        bottleneck: The resource that limits its planned epoch; "" if it has no plan.
+        waited_share: Share of its time that it waits for batches.
+        relay_share: Share of the time that relays are busy, by its plan.
+    """
+
+    dataset: str
+    trainer: str
+    bottleneck: str = ""
+    waited_share: float = 0.0
+    relay_share: float = 0.0
+
+    def to_json(self) -> bytes:
+        """Return the report in the form in which it is sent."""
+        return json.dumps(vars(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> TrainerReport:
+        """Return the report that was sent, or raise `ProtocolError`."""
+        said = parse_json(data, MAX_REPORT_BYTES)
+        shares = [_share(said, name) for name in ("waited_share", "relay_share")]
+        return cls(_name(_text(said, "dataset")), _text(said, "trainer"), _text(said, "bottleneck"), *shares)
+
+
+def dataset_of(name: str) -> str:
+    """Return the name of the data set that a relay's name belongs to."""
+    return name.partition(PART_MARK)[0]
+
+
+def _share(said: dict[str, Any], name: str) -> float:
+    value = said.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ProtocolError(f"{name}: expected a number in 0 … 1, got {value!r:.80}")
+    return float(value)
 
 
 def held_from(said: object) -> Held:

@@ -77,10 +77,12 @@ class Relayed:
     Args:
         routes: The routes; both cuts of each have their own column.
         to_trainer: Time that relays take, relative to the trainer's time for the same work.
+        more_s: CPU seconds of finishing at the trainer, beyond those of the same cut without a relay.
     """
 
     routes: tuple[Route, ...]
     to_trainer: float = 1.0
+    more_s: float = 0.0
 
 
 class _Estimate:
@@ -163,7 +165,7 @@ class _Estimate:
             tables["payload_bytes"][:, place] = profile.payload_bytes[:, first]
             tables["storage_s"][:, place] = profile.storage_s[:, first]
             tables["relay_bytes"][:, place] = profile.payload_bytes[:, last]
-            tables["trainer_s"][:, place] = profile.trainer_s[:, last]
+            tables["trainer_s"][:, place] = profile.trainer_s[:, last] + np.float32(relayed.more_s)
             self._relay_seconds(route, relayed.to_trainer, out=tables["relay_s"][:, place])
             illegal = ~np.isfinite(tables["payload_bytes"][:, place] + tables["relay_bytes"][:, place])
             for table in tables.values() if illegal.any() else ():

@@ -41,6 +41,7 @@ def _print(result: dict[str, Any], console: Console) -> None:
     try:
         rows = list(_rows(result))
         missing = [str(name) for name in result["missing"]]
+        relays = _about_relays(result.get("relays"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(
             f"the registry describes its nodes in a form that is not known here: {error!r:.200}"
@@ -49,6 +50,8 @@ def _print(result: dict[str, Any], console: Console) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    if relays is not None:
+        console.print(relays)
     for name in missing:
         console.print(f"no node holds {name}; start one, or forget the part with --forget")
 
@@ -59,3 +62,16 @@ def _rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             part = held["part"] or held["fingerprint"][:12]
             told = (node["url"], node["role"], node["state"], f"{node['cores']:g}", name, part, f"{held['samples']:,}")
             yield tuple(map(str, told))
+
+
+def _about_relays(relays: dict[str, Any] | None) -> str | None:
+    """Return how many relays run and how many are wanted; None if there are none and none are wanted."""
+    if relays is None or not (relays["wanted"] or relays["running"]):
+        return None
+    wanted, running = int(relays["wanted"]), int(relays["running"])
+    told = f"relays: {running} running, {wanted} wanted by {int(relays['trainers'])} trainers"
+    if relays["runs_here"] or wanted == running:
+        return told
+    if wanted > running:
+        return f"{told}; training waits for CPU: start {wanted - running} more with `sophon relay … --registry`"
+    return f"{told}; {running - wanted} may be stopped"
