@@ -140,7 +140,11 @@ DAMAGE = {
     "mask that is none": ({"mask": "broken.png"}, OpError, r"field 'mask': the mask cannot be decoded"),
     "no mask": ({"mask": "none.png"}, StoreError, r"sample 2 \('2.jpg'\): field 'mask': there is no file 'none.png'"),
     "box outside": ({"objects": [[900.0, 900.0, 950.0, 950.0]]}, OpError, r"field 'objects': box 0 .* outside"),
-    "three numbers": ({"objects": [[1.0, 2.0, 3.0]]}, OpError, r"field 'objects': expected 4 numbers for each object, got 3"),
+    "three numbers": (
+        {"objects": [[1.0, 2.0, 3.0]]},
+        OpError,
+        r"field 'objects': expected 4 numbers for each object, got 3",
+    ),
 }
 
 
