@@ -54,7 +54,7 @@ def _request(samples=range(20), cut="2:webp", pipeline=RECIPE):
 def test_more_samples_than_a_request_may_name_are_refused(make):
     executor = make(request_samples=4)
     assert len(list(executor.replies(_request(range(4))))) == 4
-    with pytest.raises(ConfigError, match=r"a request for 5 samples; this node accepts at most 4: ask for fewer"):
+    with pytest.raises(ConfigError, match=r"the request is for 5 samples; this node accepts at most 4: ask for fewer"):
         executor.replies(_request(range(5)))
 
 
