@@ -69,7 +69,7 @@ def test_rows_are_selected_and_json_lines_do_as_well(tmp_path):
 def test_a_missing_file_is_an_error_that_names_sample_and_field(tmp_path, said, words):
     rows = [good(0), f"img/1.jpg,{said},,x", good(2)]
     listing = with_files(tmp_path, rows)
-    with pytest.warns(UserWarning, match="files of 1 sample named in .* are missing"):
+    with pytest.warns(UserWarning, match="files for 1 sample in .* are missing"):
         store = open_store(f"{listing}?fields=photo,mask")
     with pytest.raises(StoreError, match=rf"sample 1 \('img/1.jpg'\): field 'mask': .*{words}"):
         store.read(1)
