@@ -7,12 +7,14 @@ PINS := --constraint requirements/pins.txt
 # Compiled modules are kept, whatever the shell says: a test run starts hundreds of Python processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint check format docs wheel check-wheel clean
+.PHONY: demo test test-slow lint style types check format docs wheel check-wheel clean
 
 demo: .venv/installed-demo
 	$(BIN)/sophon demo
 
-test: lint check
+# Types are checked beside the tests: mypy takes twenty seconds of one core if it has not run here before.
+test: style
+	$(MAKE) --no-print-directory --jobs 2 types check
 
 # More processes than the two cores this is meant for: most tests wait for servers, links and deadlines.
 check: .venv/installed-test
@@ -21,9 +23,13 @@ check: .venv/installed-test
 test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -m slow
 
-lint: .venv/installed-test
+lint: style types
+
+style: .venv/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: .venv/installed-test
 	$(BIN)/mypy
 
 format: .venv/installed-test

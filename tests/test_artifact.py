@@ -17,6 +17,7 @@ from sophon import artifact
 from sophon.artifact import Header, load, replacing, require_fingerprints, save
 from sophon.errors import ArtifactError
 from sophon.version import __version__
+from tests.support.waiting import HANG_S
 
 HEADER = Header("thing", 3, {"pipeline": "abc"}, {"made": "by hand", "list": [1, 2.5, None]})
 COLUMNS = {
@@ -73,17 +74,17 @@ def test_of_two_writers_at_once_the_last_one_wins_and_neither_sees_the_other(tmp
     def write(letter, is_first):
         with replacing(path) as file:
             file.write(letter * 50_000)
-            both_write.wait(20)
+            both_write.wait(HANG_S)
             file.write(letter * 50_000)
             if not is_first:
-                assert first_is_done.wait(20)
+                assert first_is_done.wait(HANG_S)
                 assert path.read_bytes() == b"a" * 100_000
         if is_first:
             first_is_done.set()
 
     with ThreadPoolExecutor(2) as pool:
         for task in (pool.submit(write, b"a", True), pool.submit(write, b"b", False)):
-            task.result(30)
+            task.result(HANG_S)
     assert path.read_bytes() == b"b" * 100_000
     assert names_in(tmp_path) == ["a"]
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,13 +58,17 @@ def test_other_arguments_have_it_started_anew(keeper, tmp_path):
     other.close()
 
 
-def test_what_dies_at_once_is_started_ever_more_rarely(tmp_path):
+def test_what_dies_at_once_is_started_ever_more_rarely(tmp_path, monkeypatch):
+    now_s, begun_s = [0.0], []
+    monkeypatch.setattr("sophon.cluster.keeper.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     keeper = Keeper(tmp_path / "kept", ["registry", "--no-such-option"])
-    end_s = time.monotonic() + 6
-    while time.monotonic() < end_s and keeper.starts < 3:
+    while len(begun_s) < 4:
         keeper.look()
-        time.sleep(0.05)
-    assert 2 <= keeper.starts <= 4
+        if keeper.starts > len(begun_s):
+            begun_s.append(now_s[0])
+        wait_until(lambda: not keeper.child.is_running, "it lives")
+        now_s[0] += LOOK_S
+    assert begun_s == [0.0, 0.25, 0.75, 1.75]
     wait_until(lambda: "no-such-option" in keeper.words().lower(), "it says why")
     keeper.stop()
     keeper.close()

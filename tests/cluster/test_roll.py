@@ -88,7 +88,7 @@ def test_relays_are_listed_beside_the_parts_and_hold_nothing():
     roll.announce(record("a", "f1"), 3.0)
     roll.announce(NodeRecord("r", "grpc://r:7078", "relay", 4.0, "1", {"train": Held()}), 3.0)
     assert told(roll, 4.0) == {"f1": ("grpc://a:7077",)}
-    assert [one.url for one in roll.relays("train", 4.0)] == ["grpc://r:7078"]
+    assert roll.relays("train", 4.0) == ["grpc://r:7078/train"]
     assert roll.relays("train", 4.0 + 2 * LEASE_S) == []
 
 

@@ -204,7 +204,7 @@ BAD = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:targets of 1 samples")
+@pytest.mark.filterwarnings("ignore:targets for 1 sample")
 @pytest.mark.parametrize("cut", ["3:webp", *slow("none")])
 def test_damaged_targets_are_errors_that_name_sample_and_field(damaged, cut):
     with LocalServer(f"{damaged}?{OPTIONS}", 1) as server, warnings.catch_warnings():

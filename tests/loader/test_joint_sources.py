@@ -140,12 +140,16 @@ DAMAGE = {
     "mask that is none": ({"mask": "broken.png"}, OpError, r"field 'mask': the mask cannot be decoded"),
     "no mask": ({"mask": "none.png"}, StoreError, r"sample 2 \('2.jpg'\): field 'mask': there is no file 'none.png'"),
     "box outside": ({"objects": [[900.0, 900.0, 950.0, 950.0]]}, OpError, r"field 'objects': box 0 .* outside"),
-    "three numbers": ({"objects": [[1.0, 2.0, 3.0]]}, OpError, r"field 'objects': it has 3 numbers, expected 4"),
+    "three numbers": (
+        {"objects": [[1.0, 2.0, 3.0]]},
+        OpError,
+        r"field 'objects': expected 4 numbers for each object, got 3",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-@pytest.mark.filterwarnings("ignore:files of 1 sample")
+@pytest.mark.filterwarnings("ignore:files for 1 sample")
 def test_a_damaged_target_is_an_error_that_names_sample_and_field_or_what_the_policy_says(tmp_path, name):
     change, kind, words = DAMAGE[name]
     path = write_listing(tmp_path, raws(), "jsonl")
@@ -173,6 +177,6 @@ def test_a_damaged_field_of_a_node_is_the_trainers_error(tmp_path):
     with (
         LocalServer(path, 1, options=options) as server,
         sophon.DataLoader(server.url, joint, seed=SEED, policy="2:webp", num_workers=0) as loader,
-        pytest.raises(OpError, match=r"sample 1: .*field 'box': it has 3 numbers, expected 4"),
+        pytest.raises(OpError, match=r"sample 1: .*field 'box': expected 4 numbers for each object, got 3"),
     ):
         list(loader)

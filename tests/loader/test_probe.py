@@ -16,18 +16,19 @@ def images(tmp_path_factory):
 
 
 def test_a_slow_step_is_what_binds_and_is_fed_random_numbers(images):
-    seen, begun_s = [], []
+    seen, begun_s, ended_s = [], [], []
 
     def step(batch):
         seen.append(batch)
         begun_s.append(time.monotonic())
         time.sleep(0.25)
+        ended_s.append(time.monotonic())
 
     loader = sophon.DataLoader(images, RECIPE, batch_size=8, num_workers=1)
     verdict = sophon.probe(loader, step, batches=4)
     assert verdict.bound == "GPU-bound"
     assert len(begun_s) == 3 + 4  # the first three do not count
-    assert verdict.consumer_per_s == pytest.approx(8 * 3 / (begun_s[-1] - begun_s[3]), rel=0.2)
+    assert verdict.consumer_per_s == pytest.approx(8 * 4 / (ended_s[-1] - begun_s[3]), rel=0.2)
     values, labels = seen[0]
     assert values.shape == (8, 3, 48, 48)
     assert abs(values.mean()) < 0.05

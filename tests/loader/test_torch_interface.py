@@ -31,6 +31,7 @@ from sophon.pipeline import Key, Pipeline, ops
 from sophon.store import open_store
 from tests.support.marks import slow
 from tests.support.servers import make_images, serve
+from tests.support.torch_workers import end_workers
 from tests.support.waiting import HANG_S
 
 COUNT = 19
@@ -85,11 +86,15 @@ def _described(value):
 
 def _outcome(make, epochs=2):
     """Return the batches of some epochs, and the length of one; or the error that there is instead."""
+    batches, found = None, []
     try:
         loader = make()
         length = len(loader)
-        found = [[_described(batch) for batch in loader] for _ in range(epochs)]
+        for _ in range(epochs):
+            batches = iter(loader)
+            found.append([_described(batch) for batch in batches])
     except Exception as error:  # noqa: BLE001 - it is what is compared
+        end_workers(batches)
         return _kind(error)
     return length, found
 

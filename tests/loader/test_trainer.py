@@ -1,6 +1,7 @@
 """Hugging Face's Trainer, with its own checkpoints on as many ranks, and with our loader on another number of them."""
 
 import warnings
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tests.support.marks import slow
 from tests.support.pictures import photo_folder
 from tests.support.servers import make_images, serve
 
-pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 COUNT, EPOCHS, BATCH = 24, 2, 2
 
 

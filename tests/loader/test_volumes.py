@@ -1,6 +1,7 @@
 """Volumes through a loader: the same bits from a folder and a node, with workers and without, cached or not."""
 
 import importlib
+import os
 
 import numpy as np
 import pytest
@@ -135,4 +136,16 @@ def test_an_index_is_written_once_and_anew_for_another_label(tmp_path):
         (folder / "case_00001.json").write_bytes(b"{}")
         written = write_foreground(store, folder, threads=2)
     assert (written.samples, written.kept, written.unreadable) == (3, 2, 0)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_pipe_or_a_terabyte_in_the_place_of_an_index_is_replaced(tmp_path):
+    path = data_set(tmp_path, 2)
+    folder = tmp_path / "foreground"
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    (folder / "case_00000.json").unlink()
+    os.mkfifo(folder / "case_00000.json")
+    os.truncate(folder / "case_00001.json", 1 << 40)
+    with open_store(path) as store:
+        assert write_foreground(store, folder).kept == 0
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

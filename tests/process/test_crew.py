@@ -6,6 +6,7 @@ import time
 import pytest
 
 from sophon.process.crew import Crew
+from tests.support.waiting import HANG_S, wait_until
 
 
 class _Office:
@@ -30,16 +31,13 @@ class _Office:
             self.lock.notify_all()
 
     def wait_for(self, count):
-        end_s = time.monotonic() + 20
-        while time.monotonic() < end_s and _names() != count:
-            time.sleep(0.001)
-        assert _names() == count
+        wait_until(lambda: _names() == count, f"there are never {count}")
 
     def end(self):
         with self.lock:
             self.crew.stop()
             self.lock.notify_all()
-        self.crew.join(time.monotonic() + 20)
+        self.crew.join(time.monotonic() + HANG_S)
 
 
 def _names():

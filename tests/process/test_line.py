@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sophon.process.line import Line, LineClosedError
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_whoever_waits_can_be_woken_from_another_thread(ends):
     waiting = threading.Thread(target=wait)
     waiting.start()
     here.wake()
-    waiting.join(20)
+    waiting.join(HANG_S)
     assert len(found) == 1
 
 

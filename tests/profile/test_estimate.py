@@ -1,6 +1,7 @@
 """From what a recorder was told to a profile: checked against measuring everything."""
 
 import itertools
+import math
 import time
 
 import numpy as np
@@ -8,12 +9,15 @@ import pytest
 
 from sophon import Cut, Key, Pipeline, finish_payload, make_payload, open_store, ops
 from sophon.bench.pictures.photos import PhotoSource
+from sophon.bench.planning import replan
+from sophon.codec.cut import looks_ahead
 from sophon.errors import ConfigError
-from sophon.pipeline import Trace
+from sophon.pipeline import Trace, needed_box
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.estimate import estimate, seconds
 from sophon.profile.explore import cuts_to_try, explore
 from sophon.profile.measure import measure
+from sophon.profile.model import BLOCK, Fit
 from sophon.profile.recorder import Recorder, Storage
 from sophon.profile.table import Profile
 from tests.support.pictures import encode, scene
@@ -251,3 +255,36 @@ def test_seconds_near_storage_do_not_depend_on_what_memory_held_before():
         found = np.empty(samples, np.float32)
         seconds(op_s, ratios, out=found)
         assert np.allclose(found, (op_s.astype(np.float64) * ratios).sum(axis=1), rtol=1e-6)
+
+
+def test_costs_are_what_the_rules_and_ratios_say_sample_by_sample():
+    samples = BLOCK + 3  # the last block is a short one
+    recorder = Recorder(replan.RECIPE, replan.CUTS, samples, 4)
+    recorder.recall(replan.kept_profile(samples))
+    found = estimate(recorder, 2)
+    rules = {name: Fit.from_json(said) for name, said in found.provenance["rules"].items()}
+    ratios, known, ops_run = found.provenance["storage_to_trainer"], recorder.known(2), len(replan.RECIPE)
+    raw_bytes, sizes = found.payload_bytes[:, found.column(Cut(0))], known.sizes
+    for sample in (0, 7, BLOCK - 1, BLOCK, BLOCK + 2):
+        area = needed_box(replan.RECIPE, Key(4, 2, sample), *map(int, sizes[sample]))
+        values = (float(raw_bytes[sample]), float(sizes[sample].prod()), float(area[2] * area[3]))
+
+        def predicted(name, values=values):
+            rule = rules.get(name)
+            if rule is None:
+                return 0.0
+            terms = zip(rule.slopes, values, rule.centre, strict=True)
+            line = rule.level + sum(slope * (math.log(value) - centre) for slope, value, centre in terms)
+            return min(max(math.exp(line), rule.least), rule.most)
+
+        ops_s = [predicted(f"op {position}") for position in range(ops_run)]
+        for column, cut in enumerate(replan.CUTS):
+            first = 1 if looks_ahead(cut) else cut.k
+            there = sum(s * ratio for s, ratio in zip(ops_s[: cut.k], ratios[: cut.k], strict=True))
+            expected = (
+                values[0] if cut == Cut(0) else predicted(f"{cut} bytes"),
+                there + (0.0 if cut == Cut(0) else predicted(f"{cut} encode")),
+                sum(ops_s[first:]) + (0.0 if cut == Cut(0) else predicted(f"{cut} decode")),
+            )
+            tables = (found.payload_bytes, found.storage_s, found.trainer_s)
+            assert [table[sample, column] for table in tables] == pytest.approx(expected, rel=1e-4, abs=1e-12)

@@ -67,8 +67,35 @@ def test_nothing_is_predicted_far_beyond_what_was_measured():
 def test_a_rule_from_samples_that_are_nearly_alike_predicts_others_without_overflow():
     alike = np.array([[10.0, 10.0, 10.0], [10.0 + 1e-6, 10.0, 10.0], [10.0 + 2e-6, 10.0, 10.0], [10.0, 10.0, 10.0]])
     rule = fit(alike, np.array([1.0, 2.0, 3.0, 1.0]))
-    assert abs(rule.slopes[0]) > 1e4
+    assert abs(rule.slopes[0]) < 1e-3  # they say nothing about others
+    assert rule.predict(np.array([[15.0, 10.0, 10.0], [5.0, 10.0, 10.0]])) == pytest.approx([1.75, 1.75], rel=1e-4)
+
+
+def test_a_rule_with_extreme_slopes_predicts_without_overflow():
+    rule = Fit(4, 0.1, (10.0, 10.0, 10.0), (4e5, 0.0, 0.0), 0.5, 0.25, 12.0)
     assert rule.predict(np.array([[15.0, 10.0, 10.0], [5.0, 10.0, 10.0]])) == pytest.approx([12.0, 0.25])
+
+
+def test_slopes_are_those_of_least_squares_with_four_samples_more_that_lie_where_they_are_expected():
+    features, costs = _samples(20, noise=0.3)
+    prior = np.array((0.2, -0.2, 0.1))
+    offsets, logs = features - features.mean(axis=0), np.log(costs)
+    rest = logs - offsets @ prior
+    more = np.sqrt(4.0) * np.eye(3)  # for each feature: four samples a factor of e from the mean, exactly as expected
+    told = np.concatenate([rest - rest.mean(), np.zeros(3)])
+    expected = prior + np.linalg.lstsq(np.concatenate([offsets, more]), told, rcond=None)[0]
+    assert fit(features, costs, tuple(prior)).slopes == pytest.approx(expected)
+
+
+def test_three_samples_of_which_one_is_odd_do_not_say_that_others_cost_almost_nothing():
+    rng = np.random.default_rng(3)
+    others = rng.normal([11.3, 12.0, 11.4], [0.9, 0.6, 0.85], (1000, 3))  # as photos of ImageNet spread
+    lowest = []
+    for _ in range(50):
+        features = rng.normal([11.3, 12.0, 11.4], [0.9, 0.6, 0.85], (3, 3))
+        costs = 1e5 * np.exp(rng.normal(0, 0.26, 3)) * (1.0, 1.0, 0.15)  # the third is a drawing
+        lowest.append(np.quantile(fit(features, costs).predict(others), 0.1) / costs.mean())
+    assert np.median(lowest) > 0.6  # 0.25 with a ridge in units of the spread of the three
 
 
 def test_nothing_measured_is_an_error():

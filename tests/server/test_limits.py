@@ -22,6 +22,7 @@ from sophon.server.seats import Seats
 from sophon.store import open_store
 from sophon.units import parse_bytes, parse_seconds
 from tests.support.servers import RECIPE, digest, make_images, serve
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def _request(samples=range(20), cut="2:webp", pipeline=RECIPE):
 def test_more_samples_than_a_request_may_name_are_refused(make):
     executor = make(request_samples=4)
     assert len(list(executor.replies(_request(range(4))))) == 4
-    with pytest.raises(ConfigError, match=r"a request for 5 samples; this node accepts at most 4: ask for fewer"):
+    with pytest.raises(ConfigError, match=r"the request is for 5 samples; this node accepts at most 4: ask for fewer"):
         executor.replies(_request(range(5)))
 
 
@@ -243,7 +244,7 @@ def test_seats_are_free_again_when_clients_go_away_at_any_moment(images):
     ):
         ticket = flight.Ticket(_request(cut="0:raw").to_bytes())
         for number in range(12):
-            reader = client.do_get(ticket, flight.FlightCallOptions(timeout=20))
+            reader = client.do_get(ticket, flight.FlightCallOptions(timeout=HANG_S))
             if number % 3 == 0:
                 reader.read_all()
             elif number % 3 == 1:

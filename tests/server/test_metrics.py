@@ -8,6 +8,7 @@ import urllib.request
 import pytest
 
 from sophon.server.metrics import Metrics, serve_metrics
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def http():
 def _ask(http, path, method="GET", **headers):
     request = urllib.request.Request(f"http://127.0.0.1:{http.server_port}{path}", headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=HANG_S) as answer:
             return answer.status, dict(answer.headers), answer.read()
     except urllib.error.HTTPError as refused:
         with refused:
@@ -81,7 +82,7 @@ def test_whoever_says_nothing_is_dropped_without_a_word(monkeypatch, capfd):
     monkeypatch.setattr("sophon.server.metrics._IDLE_S", 0.2)
     http = serve_metrics(Metrics(), "127.0.0.1", 0, lambda: True)
     for said in (b"", b"GET", b"GET /health HTTP/1.1\r\nX: "):
-        with socket.create_connection(http.server_address, timeout=60) as silent:
+        with socket.create_connection(http.server_address, timeout=HANG_S) as silent:
             silent.sendall(said)
             assert silent.recv(1) == b""
     http.shutdown()
@@ -91,7 +92,7 @@ def test_whoever_says_nothing_is_dropped_without_a_word(monkeypatch, capfd):
 
 @pytest.mark.parametrize("said", [b"\x00\xff" * 100 + b"\r\n\r\n", b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n"])
 def test_nonsense_is_refused(http, said):
-    with socket.create_connection(http.server_address, timeout=60) as connection:
+    with socket.create_connection(http.server_address, timeout=HANG_S) as connection:
         connection.sendall(said)
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
         assert b"400" in answer or b"414" in answer

@@ -153,7 +153,7 @@ class OneByOne(Threads):
 
     def make(self, slot, pipeline, data, key, cut, trace=None, *claim):
         self._begun += 1
-        if self._begun > 1 and not self.received[self._begun - 2].wait(30):
+        if self._begun > 1 and not self.received[self._begun - 2].wait(HANG_S):
             raise AssertionError("the sample before is still held back")
         return super().make(slot, pipeline, data, key, cut, trace, *claim)
 
@@ -168,7 +168,7 @@ def test_a_finished_sample_waits_neither_for_the_next_one_nor_for_a_heartbeat(tm
     with closing(CpuBudget(1)) as budget:
         service = Service("grpc://127.0.0.1:0", Executor({"data": store}, budget, maker=maker), Metrics())
         with service, flight.connect(f"grpc://127.0.0.1:{service.port}") as client:
-            for chunk in client.do_get(flight.Ticket(request.to_bytes()), flight.FlightCallOptions(timeout=120)):
+            for chunk in client.do_get(flight.Ticket(request.to_bytes()), flight.FlightCallOptions(timeout=3 * HANG_S)):
                 assert chunk.data["cut"].to_pylist() == ["2:webp"], "0:raw: it was given up"
                 next(event for event in maker.received if not event.is_set()).set()
     assert all(event.is_set() for event in maker.received)
@@ -181,7 +181,7 @@ def test_a_stream_begins_before_any_sample_is_ready_and_goes_on_without_one(tmp_
     with closing(CpuBudget(1)) as budget:
         service = Service("grpc://127.0.0.1:0", Executor({"data": store}, budget, maker=maker), Metrics())
         with service, flight.connect(f"grpc://127.0.0.1:{service.port}") as client:
-            reader = client.do_get(flight.Ticket(request.to_bytes()), flight.FlightCallOptions(timeout=60))
+            reader = client.do_get(flight.Ticket(request.to_bytes()), flight.FlightCallOptions(timeout=HANG_S))
             assert [reader.read_chunk().data.num_rows for _ in range(5)] == [0] * 5
             maker.received[0].set()
             assert reader.read_all().num_rows == 1

@@ -49,6 +49,14 @@ def test_the_longer_reads_take_the_more_are_under_way_and_the_fewer_samples_has_
     assert reading.run_samples == run
 
 
+@pytest.mark.parametrize(("each_s", "at_once"), [(3e-3, 2), (50e-3, 10), (3.0, 64)])
+def test_large_files_are_read_by_as_many_readers_as_fill_a_fast_link(each_s, at_once):
+    reading = Reading()
+    for _ in range(100):
+        reading.learn(each_s * 4, samples=4, size_bytes=4 * 5_000_000)
+    assert reading.at_once == at_once
+
+
 @pytest.mark.parametrize("most", [1, 3, 64])
 def test_no_more_reads_are_under_way_than_allowed_and_as_many_as_allowed(most):
     reading, reads = Reading(most), Reads()

@@ -12,6 +12,7 @@ import pytest
 from sophon.errors import StoreError
 from sophon.store import open_store
 from tests.store.datasets import SINGLE, make, open_files, picture
+from tests.support.waiting import HANG_S
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 PICTURES = [picture(i) for i in range(10)]
@@ -132,7 +133,7 @@ def test_a_forked_child_reads_while_the_parent_does(store):
         finally:
             stop.set()
         for reader in readers:
-            reader.result(20)
+            reader.result(HANG_S)
 
 
 def test_a_lock_that_is_held_during_a_fork_does_not_stop_the_child(store):

@@ -16,6 +16,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from sophon.bench.rig.object_server import BUCKET, free_ports
+from tests.support.waiting import HANG_S
 
 ACCOUNT = "devstoreaccount1"
 # The key that Azurite's documentation gives; it opens nothing else.
@@ -52,7 +53,7 @@ def azurite(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _make_container(port: int) -> None:
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + HANG_S
     while True:
         date = formatdate(usegmt=True)
         headers = f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import struct
@@ -118,6 +119,7 @@ def png_of_chunks(count: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"aaAa") * count + pixels + chunk(b"IEND")
 
 
+@functools.cache
 def many_scans(width: int, height: int, count: int) -> bytes:
     """Return a progressive file with one of its scans again and again."""
     data = jpeg(width, height, progressive=True)

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.support.waiting import HANG_S
+
 _KEY = re.compile(r"Credential=([^/]+)/")
 _ERROR = '<?xml version="1.0"?><Error><Code>{code}</Code><Message>no</Message></Error>'
 
@@ -82,11 +84,11 @@ class ObjectProxy:
             self._fail(handler, *what)
             return
         if what == "held":
-            self.release.wait(60)
+            self.release.wait(HANG_S)
         if what == "reset":
             _reset(handler)
             return
-        connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=HANG_S)
         try:
             connection.request(handler.command, handler.path, body or None, dict(handler.headers))
             found = connection.getresponse()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sophon.link.registry import RegistryClient
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_S, wait_until
 from tests.support.warm import popen
 
 
@@ -42,7 +42,7 @@ class Registry:
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         assert self._process is not None
         os.kill(self._process.pid, how)
-        return self._process.wait(20)
+        return self._process.wait(HANG_S)
 
     def status(self, credentials: Any = None) -> dict[str, Any]:
         return json.loads(RegistryClient(self.url, credentials).action("status"))

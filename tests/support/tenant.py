@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import socket
 import struct
 import sys
@@ -191,6 +192,13 @@ def _connected(tenant: Tenant) -> socket.socket:
     return line
 
 
+def _head(method: bytes) -> bytes:
+    """Return the headers of a call."""
+    path = b"/arrow.flight.protocol.FlightService/" + method
+    head = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path + b"\x01\x09localhost"
+    return head + b"\x0f\x10\x10application/grpc" + b"\x00\x02te\x08trailers"
+
+
 def pings(tenant: Tenant) -> None:
     """Send HTTP/2 pings without end, on some connections at once."""
     ping = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + bytes(8)
@@ -206,9 +214,7 @@ def pings(tenant: Tenant) -> None:
 
 def resets(tenant: Tenant) -> None:
     """Begin calls and reset them at once, without end, on some connections at once."""
-    path = b"/arrow.flight.protocol.FlightService/DoGet"
-    head = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path + b"\x01\x09localhost"
-    head += b"\x0f\x10\x10application/grpc" + b"\x00\x02te\x08trailers"
+    head = _head(b"DoGet")
 
     def attack() -> None:
         with _connected(tenant) as line:
@@ -224,7 +230,27 @@ def resets(tenant: Tenant) -> None:
     tenant.in_threads(8, attack)
 
 
-WAYS = {each.__name__: each for each in (honest, specs, slow, unread, crash, lists, pings, resets)}
+def tokens(tenant: Tenant) -> None:
+    """Call with one wrong token after the other, on new connections again and again."""
+    body = b"\x0a\x04open\x12\x13" + b'{"dataset": "data"}'
+    message = struct.pack(">BI", 0, len(body)) + body
+
+    def call(stream: int) -> bytes:
+        shown = b"Bearer " + secrets.token_hex(16).encode()
+        head = _head(b"DoAction") + b"\x00\x0dauthorization" + bytes([len(shown)]) + shown
+        start = struct.pack(">I", len(head))[1:] + bytes([1, 4]) + struct.pack(">I", stream) + head
+        return start + struct.pack(">I", len(message))[1:] + bytes([0, 1]) + struct.pack(">I", stream) + message
+
+    def attack() -> None:
+        with contextlib.suppress(OSError), _connected(tenant) as line:
+            for first in range(1, 2000, 20):
+                line.sendall(b"".join(call(stream) for stream in range(first, first + 20, 2)))
+                time.sleep(0.02)
+
+    tenant.in_threads(8, attack)
+
+
+WAYS = {each.__name__: each for each in (honest, specs, slow, unread, crash, lists, pings, resets, tokens)}
 
 
 def main() -> None:

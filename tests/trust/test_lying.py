@@ -15,6 +15,7 @@ from tests.support.liar import (
     payloads,
     png_of_chunks,
 )
+from tests.support.waiting import HANG_S
 
 DEADLINE_S = 5
 TRAINER = """
@@ -44,28 +45,28 @@ def train(liar):
     Seconds are wall and CPU seconds: in the default suite the machine may be busy with something else.
     """
     command = [sys.executable, "-c", TRAINER, liar.url, str(DEADLINE_S)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 SAID = {
-    "two thousand million samples": {"samples": 2 * 10**9},
-    "ten thousand million": {"samples": 10**10},
-    "fewer than none": {"samples": -5},
-    "more cores than there are": {"cores": 1e300},
-    "a million columns": {"columns": ["c"] * 1_000_000},
-    "an earlier release": {"protocols": [1]},
-    "an answer of 300 MB": {"more": "x" * (300 << 20)},
+    "two thousand million samples": lambda: {"samples": 2 * 10**9},
+    "ten thousand million": lambda: {"samples": 10**10},
+    "fewer than none": lambda: {"samples": -5},
+    "more cores than there are": lambda: {"cores": 1e300},
+    "a million columns": lambda: {"columns": ["c"] * 1_000_000},
+    "an earlier release": lambda: {"protocols": [1]},
+    "an answer of 300 MB": lambda: {"more": "x" * (300 << 20)},
 }
 SENT = {
-    "compressed columns": compressed_columns,
-    "compressed envelopes": compressed_envelopes,
-    "zeros": payloads(b"\xff\xd8\xff" + bytes(2 << 20)),
-    "scans": payloads(many_scans(6000, 6000, 2000)),
-    "pixels": payloads(of_claimed_size(13300, 13400)),
-    "nothing": payloads(b""),
-    "chunks": payloads(png_of_chunks(3_000_000), b""),
+    "compressed columns": lambda: compressed_columns,
+    "compressed envelopes": lambda: compressed_envelopes,
+    "zeros": lambda: payloads(b"\xff\xd8\xff" + bytes(2 << 20)),
+    "scans": lambda: payloads(many_scans(6000, 6000, 2000)),
+    "pixels": lambda: payloads(of_claimed_size(13300, 13400)),
+    "nothing": lambda: payloads(b""),
+    "chunks": lambda: payloads(png_of_chunks(3_000_000), b""),
 }
 
 
@@ -79,7 +80,7 @@ QUICK = ("two thousand million samples", "an answer of 300 MB", "compressed enve
 @pytest.mark.parametrize("name", _slow_but(SAID))
 @pytest.mark.matrix(every=99)
 def test_a_lie_at_opening(name):
-    with Liar(SAID[name]) as liar:
+    with Liar(SAID[name]()) as liar:
         problem, seconds, megabytes, batches = train(liar)
     # gRPC refuses a message that is too long without telling why, so it is asked for again until the deadline.
     kinds = ("ProtocolError: grpc://127.0.0.1", "UnavailableError: no answer")
@@ -92,7 +93,7 @@ def test_a_lie_at_opening(name):
 @pytest.mark.parametrize("name", _slow_but(SENT))
 @pytest.mark.matrix(every=2)
 def test_a_lie_in_a_reply(name):
-    with Liar(stream=SENT[name]) as liar:
+    with Liar(stream=SENT[name]()) as liar:
         problem, seconds, megabytes, batches = train(liar)
     assert problem.split(":")[0] in ("ProtocolError", "OpError", "PayloadError", "TransportError", "UnavailableError")
     assert seconds[name in QUICK] < DEADLINE_S + 2

@@ -14,9 +14,10 @@ from sophon.link.wire import Request
 from sophon.server.access import Tokens
 from sophon.store import open_store
 from tests.support.servers import RECIPE, make_images, serve
+from tests.support.waiting import HANG_S
 
 TOKEN = "a-token-that-is-known"
-CALL = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=30)
+CALL = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())], timeout=HANG_S)
 NOWHERE = flight.FlightDescriptor.for_path("nowhere")
 
 

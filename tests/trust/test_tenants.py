@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+import sophon
+from sophon.link.schemes import open_address
 from sophon.process.children import children_of
 from tests.support.misbehave import NODE
+from tests.support.no_torch import RECIPE
+from tests.support.relays import LocalRelay
 from tests.support.servers import make_images, serve
 from tests.support.warm import cold
 
@@ -84,14 +88,20 @@ class Killer(threading.Thread):
         assert self.killed > 3
 
 
-def attacked(server, how, token=HOSTILE):
-    """Return an honest tenant's rate before, during and after an attack, its longest gap, and the node's size."""
+def attacked(server, how, token=HOSTILE, newcomer=False):
+    """Return an honest tenant's rate before, during and after an attack, its longest gap, and the node's size.
+
+    Meanwhile somebody honest who was not there before may come, too.
+    """
     honest = start("honest", server, HONEST, 4 + ATTACK_S + 8)
     time.sleep(1)
     quiet_s = time.monotonic()
     time.sleep(3)
     hostile = Killer(server._process.pid) if how == "killed" else start(how, server, token, ATTACK_S)
     begin_s, most = time.monotonic(), (0, 0, 0)
+    if newcomer:
+        time.sleep(ATTACK_S / 2)
+        assert open_address(server.url, sophon.Credentials(HOSTILE)).open(RECIPE).samples == 64
     while time.monotonic() < begin_s + ATTACK_S:
         most = tuple(map(max, most, size(server._process.pid)))
         time.sleep(0.2)
@@ -140,4 +150,30 @@ def test_a_flood_from_outside(images, how):
     assert found["during"] >= 0.3 * found["before"]
     assert found["after"] >= 0.7 * found["before"]
     assert found["threads"] < quiet[1] + 300  # of a first burst, within a twentieth of a second
+    assert found["descriptors"] < quiet[2] + 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["specs", "slow", "unread", "lists"])
+def test_an_honest_tenant_beside_a_hostile_one_at_a_relay(images, how):
+    bound = ("--max-in-flight", "64MiB")
+    with node(images, *bound) as behind, cold(), LocalRelay(behind.url, options=bound) as relay:
+        found = attacked(relay, how)
+    assert found["during"] >= 0.4 * found["before"]
+    assert found["after"] >= 0.7 * found["before"]
+    assert found["gap_s"] < 2
+    assert found["megabytes"] < 64 + 500
+    assert found["cuts"].get("2:zstd", 0) > 0.5 * sum(found["cuts"].values()), "it is still worked for"
+
+
+@pytest.mark.slow
+def test_a_flood_of_wrong_tokens_at_a_relay(images):
+    with node(images) as behind, cold(), LocalRelay(behind.url) as relay:
+        quiet = size(relay._process.pid)
+        found = attacked(relay, "tokens", "no token at all", newcomer=True)
+        again = open_address(behind.url, sophon.Credentials(HONEST)).open(RECIPE)
+    assert again.samples == 64, "the node has not shut out its relay, which has the same address as this test"
+    assert found["during"] >= 0.3 * found["before"]
+    assert found["after"] >= 0.7 * found["before"]
+    assert found["threads"] < quiet[1] + 300
     assert found["descriptors"] < quiet[2] + 300

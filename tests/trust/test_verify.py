@@ -5,15 +5,17 @@ from click.testing import CliRunner
 
 import sophon
 from sophon.cli.index import index
-from sophon.codec import RAW, make_payload
+from sophon.codec import RAW, Cut, make_payload
 from sophon.errors import ArtifactError, ConfigError, ProtocolError
 from sophon.link.closed import CLOSED_SCHEMA, enclosed, nothing
 from sophon.link.wire import Reply, StreamClock, batch_of
+from sophon.loader.sources.assignment import Assignment
 from sophon.loader.sources.verified import VerifiedTransport
 from sophon.pipeline.probe import digests
 from sophon.store import open_store
 from sophon.store.digests import Digests, write_digests
 from tests.support.liar import ANSWER, Liar
+from tests.support.relays import LocalRelay
 from tests.support.servers import RECIPE, digest, make_images, serve
 
 COUNT = 12
@@ -172,3 +174,13 @@ def test_what_was_kept_without_a_check_is_not_used_with_one(data, tmp_path):
             loader = sophon.DataLoader(server.url, steady, batch_size=4, cache=cache, faults=faults)
             assert digest(loader) == expected
             assert loader.stats.cached == COUNT - reads
+
+
+def test_what_comes_through_a_relay_is_checked_too(data):
+    folder, _, path = data
+    expected = digest(sophon.DataLoader(folder, RECIPE, batch_size=4))
+    with serve(folder) as node, LocalRelay(node.url) as relay:
+        loader = _loader([node.url, relay.url], path, policy="none")
+        loader.dataset.samples.assignment = Assignment((Cut(2, "zstd"),), None, (RAW,))
+        assert digest(loader) == expected
+        assert loader.stats.relayed == COUNT

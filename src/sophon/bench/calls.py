@@ -1,12 +1,14 @@
 """`sophon bench calls`: a slow user step, compared with torch's DataLoader on the same files.
 
 The step is pure Python and holds the GIL, as custom augmentations do. Both loaders get the same recipe, batch size and
-number of workers; whole epochs take turns, in strict order, and the figure is the median. Sophon reads from a path, and
-then from a storage node in another process with ``policy="optimal"``.
+number of workers; whole epochs take turns, in strict order, and the figure is the median. Sophon reads a path, then a
+storage node in another process with ``policy="optimal"``. That node runs on the same machine and takes its CPU from the
+same cores, so CPU seconds are counted too, those of the node apart from those of the loader and its workers.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from pathlib import Path
@@ -22,6 +24,7 @@ from sophon.errors import ConfigError
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
 from sophon.loader.options import Planning
+from sophon.process.children import tree_cpu_s
 
 _BATCH_SIZE = 16
 _WARM_UP = 2  # epochs: the first fills the page cache and is measured, the second is the first with a plan
@@ -58,7 +61,8 @@ def bench_calls(
         on_step: Called with the name, number and count of the next step.
 
     Returns:
-        ``{"samples": …, "workers": …, "step_s": …, "per_s": {"torch": …, "local": …, "node": …}}``
+        ``{"samples": …, "workers": …, "step_s": …, "per_s": {"torch": …, "local": …, "node": …}, "cpu_s": {"torch":
+        {"here": …, "node": …}, …}}``; `cpu_s` is per sample, by the processes that spend it.
     """
     report = on_step or nothing
     torchvision = import_torchvision()
@@ -77,13 +81,30 @@ def bench_calls(
         }
         samples = len(loaders["local"].dataset)
         rates: dict[str, list[float]] = {name: [] for name in loaders}
+        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
         for number in range(_WARM_UP + rounds):
             for name, loader in loaders.items():
                 report(name, number, _WARM_UP + rounds)
-                start_s = time.monotonic()
+                before, start_s = _cpu_s(server.pid), time.monotonic()
                 for _ in loader:
                     pass
+                took_s, after = time.monotonic() - start_s, _cpu_s(server.pid)
                 if number >= _WARM_UP:
-                    rates[name].append(samples / (time.monotonic() - start_s))
-    per_s = {name: statistics.median(values) for name, values in rates.items()}
-    return {"samples": samples, "workers": workers, "step_s": step_s, "per_s": per_s}
+                    rates[name].append(samples / took_s)
+                    spent[name].append(((after[0] - before[0]) / samples, (after[1] - before[1]) / samples))
+    return {
+        "samples": samples,
+        "workers": workers,
+        "step_s": step_s,
+        "per_s": {name: statistics.median(values) for name, values in rates.items()},
+        "cpu_s": {
+            name: {"here": statistics.median(row[0] for row in rows), "node": statistics.median(row[1] for row in rows)}
+            for name, rows in spent.items()
+        },
+    }
+
+
+def _cpu_s(node: int) -> tuple[float, float]:
+    """Return the CPU seconds so far of this process with its workers, and of the node, which it has started too."""
+    of_node = tree_cpu_s(node)
+    return tree_cpu_s(os.getpid()) - of_node, of_node

@@ -1,7 +1,7 @@
 """`sophon bench soak`: trainers under load while storage nodes and links fail at random, from a seed.
 
 There are three trainers: one reads from one node, one from two nodes with hedged requests, and one from one node with
-the files themselves as a fallback.
+the files themselves as a fallback. `bench.cluster.soak` has more nodes, and relays.
 
 Every tensor is compared with the result of the plain pipeline, and every sample with the one expected by the epoch's
 order. The seed determines the kind, time and size of each fault; when it strikes within an epoch depends on the
@@ -24,19 +24,21 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.pictures.photo_folder import write_photos
 from sophon.bench.proxy import Proxy
+from sophon.codec.route import Route
 from sophon.loader.loader import DataLoader
 from sophon.loader.local_server import LocalServer
 from sophon.loader.options import Faults, Output, Workers
 from sophon.loader.order.order import epoch_order
-from sophon.loader.sources.assignment import OffloadWarning
+from sophon.loader.sources.assignment import Assignment, OffloadWarning
 from sophon.loader.sources.sources import FallbackWarning
 from sophon.pipeline import Key, Pipeline, ops
 from sophon.process.children import children_of
@@ -78,6 +80,7 @@ class Report:
 
     Args:
         samples: Number of samples that all trainers delivered.
+        relayed: Number of these that came through relays.
         faults: Number of faults of each kind.
         lost: Samples that were missing from their place.
         repeated: Samples that came twice in an epoch.
@@ -87,6 +90,7 @@ class Report:
     """
 
     samples: int = 0
+    relayed: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     repeated: int = 0
@@ -102,18 +106,54 @@ class Report:
                 setattr(self, name, getattr(self, name) + count)
 
 
-def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Trainee:
+    """One trainer.
+
+    Args:
+        data: Address, or addresses, that it opens.
+        policy: Policy of its loader.
+        faults: Settings of its loader for faults.
+        routes: Routes that its samples take in turn; by default what the policy says.
+    """
+
+    data: str | list[str]
+    policy: str = "none"
+    faults: dict[str, Any] = field(default_factory=dict)
+    routes: tuple[Route, ...] = ()
+
+
+Place: TypeAlias = Callable[[Path, Path, contextlib.ExitStack], tuple[list["Node"], list[Trainee]]]
+"""Starts nodes for a folder of photos, with a folder for their files; returns the nodes and who reads from them."""
+
+
+def two_nodes(photos: Path, folder: Path, stack: contextlib.ExitStack) -> tuple[list[Node], list[Trainee]]:
+    """Start two nodes with copies, for three trainers."""
+    options = ("--cache-dir", str(folder))
+    nodes = [Node(LocalServer(photos, 1, options=options), stack) for _ in range(2)]
+    urls = [node.url for node in nodes]
+    return nodes, [
+        Trainee(urls[:1]),
+        Trainee(urls, "2:webp", {"hedge": True}),
+        Trainee(urls[:1], "2:webp", {"fallback": photos}),
+    ]
+
+
+def bench_soak(
+    minutes: float, seed: int = 0, on_step: OnStep | None = None, place: Place = two_nodes
+) -> dict[str, Any]:
     """Run for a number of minutes and return the numbers of delivered, lost, repeated and mismatched samples.
 
     Args:
         minutes: Duration in minutes.
         seed: Seed of the faults and of the trainers.
         on_step: Called with the last fault, the seconds passed and the total.
+        place: Starts the nodes.
 
     Returns:
-        ``{"minutes", "samples", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth", "kinds",
-        "timeline"}``; growth refers to this process, which runs the trainers, from the first third to the last: a share
-        of its memory, and a number of files.
+        ``{"minutes", "samples", "relayed", "faults", "lost", "repeated", "mismatched", "rss_growth", "fd_growth",
+        "kinds", "timeline"}``; growth refers to this process, which runs the trainers, from the first third to the
+        last: a share of its memory, and a number of files.
     """
     report = Report()
     stop = threading.Event()
@@ -125,12 +165,9 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
         photos = Path(folder, "photos")
         write_photos(photos, "imagenet", _PHOTOS)
         store = open_store(photos, cache_dir=Path(folder))
-        nodes = [Node(photos, str(folder), stack) for _ in range(2)]
-        urls = [node.url for node in nodes]
+        nodes, trainees = place(photos, Path(folder), stack)
         loops: list[Callable[[], None]] = [
-            lambda: _train(urls[:1], store, report, stop, policy="none", seed=seed),
-            lambda: _train(urls, store, report, stop, policy="2:webp", faults={"hedge": True}, seed=seed),
-            lambda: _train(urls[:1], store, report, stop, policy="2:webp", faults={"fallback": photos}, seed=seed),
+            *(partial(_train, trainee, store, report, stop, seed=seed) for trainee in trainees),
             lambda: _watch(report, stop),
             lambda: _strike(nodes, random.Random(seed), report, stop),
         ]
@@ -149,6 +186,7 @@ def bench_soak(minutes: float, seed: int = 0, on_step: OnStep | None = None) -> 
     return {
         "minutes": passed_s / 60,
         "samples": report.samples,
+        "relayed": report.relayed,
         "faults": report.faults.total(),
         "lost": report.lost,
         "repeated": report.repeated,
@@ -175,42 +213,37 @@ def _guard(loop: Callable[[], None], report: Report, stop: threading.Event) -> N
 
 
 class Node:
-    """A storage node and the link to it.
+    """A storage node, or a relay, and the link to it.
 
     Args:
-        photos: Folder that it serves.
-        folder: Folder for its manifest.
+        server: Its process, which is started here.
         stack: Exit stack that ends the node.
     """
 
-    def __init__(self, photos: Path, folder: str, stack: contextlib.ExitStack) -> None:
-        self.server = stack.enter_context(LocalServer(photos, 1, options=("--cache-dir", folder)))
+    def __init__(self, server: LocalServer, stack: contextlib.ExitStack) -> None:
+        self.server = stack.enter_context(server)
         self.proxy = stack.enter_context(Proxy(self.server.port))
         self.url = self.server.url.replace(str(self.server.port), str(self.proxy.port))
 
 
-def _train(
-    urls: list[str],
-    store: Store,
-    report: Report,
-    stop: threading.Event,
-    *,
-    seed: int,
-    policy: str,
-    faults: dict[str, Any] | None = None,
-) -> None:
+def _train(trainee: Trainee, store: Store, report: Report, stop: threading.Event, *, seed: int) -> None:
     """Take batches, epoch after epoch, and compare every sample."""
     loader = DataLoader(
-        urls,
+        trainee.data,
         RECIPE,
         batch_size=_BATCH,
         shuffle=True,
         num_workers=Workers(1, buffer_bytes=_BUFFER_BYTES),
         seed=seed,
-        policy=policy,
-        faults=Faults(deadline_s=120.0, **(faults or {})),
+        policy=trainee.policy,
+        faults=Faults(deadline_s=120.0, **trainee.faults),
         output=Output(columns=("id",)),
     )
+    if trainee.routes:
+        firsts = tuple(None if route.is_direct else route.cuts[0] for route in trainee.routes)
+        turns = np.arange(len(store), dtype=np.uint8) % len(trainee.routes)
+        arrivals = tuple(route.arrival for route in trainee.routes)
+        loader.dataset.samples.assignment = Assignment(arrivals, turns.astype(np.uint8), firsts)
     names = store.manifest.ids.to_pylist()
     epoch = 0
     while not stop.is_set():
@@ -226,6 +259,7 @@ def _train(
             report.add(lost=len(set(names) - set(seen)))
         report.add(repeated=len(seen) - len(set(seen)))
         epoch += 1
+    report.add(relayed=loader.stats.relayed)
 
 
 def _compare(

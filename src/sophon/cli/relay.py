@@ -72,6 +72,19 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--ready-file", type=_FILE, help="File to write when ready: JSON with url, port and pid.")
 @click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for the nodes to come up.")
+@click.option(
+    "--registry",
+    metavar="ADDRESS",
+    envvar="SOPHON_REGISTRY",
+    help="Registry to announce this relay to, such as sophon://host:7070, or @FILE with its address.",
+)
+@click.option(
+    "--advertise",
+    default="",
+    metavar="HOST[:PORT]",
+    envvar="SOPHON_ADVERTISE",
+    help="Address at which trainers reach this relay, for the registry; by default the one it listens on.",
+)
 @click.option("--debug", is_flag=True, help="Include tracebacks and local paths in the errors sent to trainers.")
 def relay(
     addresses: tuple[str, ...],
@@ -94,6 +107,7 @@ def relay(
     to the node.
     """
     from sophon.server.access import Access  # Flight takes a moment to load
+    from sophon.server.announcing import Announcing
     from sophon.server.process import Ready, ServerConfig, import_modules
     from sophon.server.relay.process import run_relay
 
@@ -114,6 +128,9 @@ def relay(
         modules=modules,
         metrics_host=metrics_host,
         debug=more["debug"],
+        announcing=Announcing(more["registry"], more["advertise"], role="relay", names=tuple(nodes))
+        if more["registry"]
+        else None,
     )
 
     def on_ready(ready: Ready) -> None:

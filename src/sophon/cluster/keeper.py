@@ -88,6 +88,11 @@ class Keeper:
     # --- what is known ------------------------------------------------------------------------------------------------
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """What follows `sophon` on the command line."""
+        return self._arguments
+
+    @property
     def child(self) -> Child | None:
         """The process that was started last."""
         said = _read(self._folder / "child.json")

@@ -5,6 +5,8 @@
   the relays.
 - ``DoAction("announce")``: a `NodeRecord`; ``DoAction("leave")``: the same, from a node that stops.
 - ``DoAction("status")``: all nodes that hold a data set the caller may read.
+- ``DoAction("report")``: a `TrainerReport`, from a caller that may read the data set; answered with the number of
+  relays wanted.
 - ``DoAction("forget")``: forget the parts of a data set that no node holds.
 - ``DoAction("list")``: names of the data sets.
 
@@ -32,10 +34,12 @@ from pyarrow import flight
 
 from sophon.artifact import replacing
 from sophon.cluster.registry_gate import NAME, RegistryGate, RegistryPass, pass_of
+from sophon.cluster.relays import Demand, RelayCommand, RelayCrew
 from sophon.cluster.roll import Roll, known_from
 from sophon.errors import AccessError, ArtifactError, ConfigError, ProtocolError
-from sophon.link.membership import NodeRecord
+from sophon.link.membership import NodeRecord, TrainerReport, dataset_of
 from sophon.link.wire import parse_json
+from sophon.plan.scaling import Bounds
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access, Rights, Tokens
 from sophon.server.bouncer import Bouncer
@@ -63,6 +67,8 @@ class RegistryConfig:
         state: File that records the announced parts; None to keep no record.
         settle_s: How long to wait for nodes before the first answer; None for three announcement intervals.
         ready_file: File to write once calls are answered: JSON with url, port and pid.
+        bounds: Bounds on the number of relays.
+        relays: How to run relays here; None to leave that to others.
     """
 
     host: str = "127.0.0.1"
@@ -72,6 +78,8 @@ class RegistryConfig:
     state: Path | None = None
     settle_s: float | None = None
     ready_file: Path | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    relays: RelayCommand | None = None
 
 
 class RegistryService(Refusing):
@@ -89,6 +97,8 @@ class RegistryService(Refusing):
         now_s = time.monotonic()
         self._roll = Roll(now_s, known) if config.settle_s is None else Roll(now_s, known, config.settle_s)
         self._bouncer: Bouncer | None = None
+        self._demand = Demand(config.bounds)
+        self._crew: RelayCrew | None = None
         host = f"[{config.host}]" if ":" in config.host else config.host
         super().__init__(
             f"{config.access.scheme}://{host}:{config.port}",
@@ -97,9 +107,13 @@ class RegistryService(Refusing):
         )
         self.url = f"{'sophon+tls' if config.access.tls_cert else 'sophon'}://{host}:{self.port}"
         self._bouncer = Bouncer(self.port)
+        if config.relays is not None:
+            self._crew = RelayCrew(config.relays, config.bounds.most, self._wanted, self._upstreams)
 
     def shutdown(self) -> None:
-        """Stop after the calls in progress."""
+        """Stop after the calls in progress, and with it the relays that it runs."""
+        if self._crew is not None:
+            self._crew.close(stop=True)
         if self._bouncer is not None:
             self._bouncer.close()
         super().shutdown()
@@ -134,7 +148,7 @@ class RegistryService(Refusing):
             now_s = time.monotonic()
             with self._lock:
                 parts = self._roll.parts(dataset, now_s)
-                relays = [record.url for record in self._roll.relays(dataset, now_s)]
+                relays = {*self._roll.relays(dataset, now_s), *self._own_relays(dataset, now_s)}
             endpoints = [
                 flight.FlightEndpoint(
                     json.dumps({"dataset": dataset, **vars(one.held)}).encode(),
@@ -144,7 +158,7 @@ class RegistryService(Refusing):
                 for one in parts
             ]
             samples = sum(one.held.samples for one in parts)
-            about = json.dumps({"relays": relays}).encode()
+            about = json.dumps({"relays": sorted(relays)}).encode()
             return flight.FlightInfo(pa.schema([]), descriptor, endpoints, samples, -1, app_metadata=about)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
@@ -154,6 +168,7 @@ class RegistryService(Refusing):
             ("announce", "announce what a node holds (JSON)"),
             ("leave", "report that a node is stopping (JSON)"),
             ("status", "all nodes (JSON)"),
+            ("report", "report what holds a trainer up (JSON)"),
             ("forget", "forget the parts of a data set that no node holds (JSON)"),
             ("list", "names of the data sets"),
         ]
@@ -167,17 +182,21 @@ class RegistryService(Refusing):
                 return [self._announced(NodeRecord.from_json(body), caller.announcing, action.type == "leave")]
             if action.type == "status":
                 return [self._status(caller.reading, caller.announcing)]
+            if action.type == "report":
+                return [self._reported(TrainerReport.from_json(body), caller.reading)]
             if action.type == "list":
                 with self._lock:
                     return [_json({"datasets": caller.reading.readable(self._roll.datasets())})]
             if action.type == "forget":
                 return [self._forgotten(str(parse_json(body).get("dataset", "")), caller.announcing)]
-        raise flight.FlightServerError(f"no action {action.type!r:.80}; use announce, leave, status, forget or list")
+        raise flight.FlightServerError(
+            f"no action {action.type!r:.80}; use announce, leave, status, report, forget or list"
+        )
 
     def _announced(self, record: NodeRecord, allowed: Rights, is_leaving: bool) -> bytes:
         with self._lock:
             # A record replaces the previous one, so the token must be valid for both.
-            for name in sorted({*record.datasets, *self._roll.displaced(record)}):
+            for name in sorted({dataset_of(one) for one in (*record.datasets, *self._roll.displaced(record))}):
                 if not allowed.readable([name]):
                     raise AccessError(_ANNOUNCING.format(name[:80]))
             if is_leaving:
@@ -190,6 +209,54 @@ class RegistryService(Refusing):
             _save(self._config.state, known)
         return _json({"known": True})
 
+    # --- relays -------------------------------------------------------------------------------------------------------
+
+    def _reported(self, report: TrainerReport, reading: Rights) -> bytes:
+        if not reading.readable([report.dataset]):
+            raise AccessError(f"this token does not give access to the data set {report.dataset[:80]!r}")
+        now_s = time.monotonic()
+        with self._lock:
+            self._demand.heard(report, now_s)
+        return _json({"relays": self._wanted()})
+
+    def _wanted(self, running: int | None = None) -> int:
+        """Return the number of relays wanted, given the number that work; by default those that were announced."""
+        now_s = time.monotonic()
+        with self._lock:
+            if running is None:
+                if self._crew is not None:  # which asks for itself
+                    return self._demand.wanted
+                running = len({url.rpartition("/")[0] for url in self._roll.relays(None, now_s)})
+            return self._demand.look(running, now_s)
+
+    def _roll_names(self) -> list[str]:
+        with self._lock:
+            return self._roll.datasets()
+
+    def _upstreams(self) -> dict[str, list[str]]:
+        with self._lock:
+            return self._roll.upstreams(time.monotonic())
+
+    def _own_relays(self, dataset: str, now_s: float) -> list[str]:
+        """Return the addresses of the relays that run here, one for each part; with the lock held."""
+        if self._crew is None:
+            return []
+        names = [name for name in self._roll.upstreams(now_s) if dataset_of(name) == dataset]
+        return [f"{url}/{name}" for url in self._crew.urls() for name in names]
+
+    def _relays(self, now_s: float) -> dict[str, Any]:
+        """Return what people, and those who start relays elsewhere, are told."""
+        wanted = self._wanted()
+        with self._lock:
+            announced = {url.rpartition("/")[0] for url in self._roll.relays(None, now_s)}
+            own = [] if self._crew is None else self._crew.urls()
+            return {
+                "wanted": wanted,
+                "running": len({*announced, *own}),
+                "trainers": self._demand.trainers,
+                "runs_here": self._crew is not None,
+            }
+
     def _status(self, reading: Rights, announcing: Rights) -> bytes:
         now_s = time.monotonic()
         with self._lock:
@@ -199,10 +266,13 @@ class RegistryService(Refusing):
                 with suppress(Exception):
                     missing += [f"{name} {one.held.name}" for one in self._roll.parts(name, now_s) if not one.urls]
         for row in rows:
-            names = {*reading.readable(row["datasets"]), *announcing.readable(row["datasets"])}
+            names = {n for n in row["datasets"] for may in (reading, announcing) if may.readable([dataset_of(n)])}
             row["datasets"] = {name: held for name, held in row["datasets"].items() if name in names}
+        mine = [n for n in self._roll_names() for may in (reading, announcing) if may.readable([n])]
+        upstreams = {n: urls for n, urls in self._upstreams().items() if {dataset_of(n)} & {*mine}}
         missing = [one for one in missing if reading.readable([one.partition(" ")[0]])]
-        return _json({"nodes": [row for row in rows if row["datasets"]], "missing": missing})
+        nodes = [row for row in rows if row["datasets"]]
+        return _json({"nodes": nodes, "missing": missing, "relays": self._relays(now_s), "upstreams": upstreams})
 
     def _forgotten(self, dataset: str, allowed: Rights) -> bytes:
         if not allowed.readable([dataset]):

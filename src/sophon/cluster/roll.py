@@ -11,16 +11,29 @@ node is not mistaken for the whole data set.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from sophon.errors import ConfigError, RetryableError
-from sophon.link.membership import BEAT_S, LEASE_S, Held, NodeRecord, held_from
+from sophon.link.membership import (
+    BEAT_S,
+    LEASE_S,
+    PART_MARK,
+    Held,
+    NodeRecord,
+    dataset_of,
+    held_from,
+    part_numbers,
+)
 
 SETTLE_S = 3 * BEAT_S  # two announcements by every node, plus a margin for the network
 MOST_NODES = 4096
-MOST_PARTS = 65_535
+MOST_PARTS = 4096  # of one data set: as many as there are nodes
+_MOST_KNOWN = 1 << 16  # parts of all data sets together, in the file of a registry too
+_MOST_UNSEEN = 64  # names of parts that were never announced; messages show fewer
 
 
 @dataclass
@@ -81,12 +94,13 @@ class Roll:
             raise ConfigError(f"there are {MOST_NODES:,} nodes already; start another registry")
         self._members[record.node] = _Member(record, now_s)
         is_new = False
-        for name, held in record.datasets.items():
+        for name, held in record.datasets.items() if record.role != "relay" else ():
             parts = self._known.setdefault(name, {})
-            if held.fingerprint and held.fingerprint not in parts and len(parts) < MOST_PARTS:
+            if held.fingerprint and held.fingerprint not in parts:
                 self._supersede(name, held)
-                parts[held.fingerprint] = held
-                is_new = True
+                if len(parts) < MOST_PARTS and sum(map(len, self._known.values())) < _MOST_KNOWN:
+                    parts[held.fingerprint] = held
+                    is_new = True
         self._replace(before)
         return is_new
 
@@ -94,7 +108,7 @@ class Roll:
         """Forget the parts that a node no longer announces, unless other nodes hold them."""
         for member in before:
             for name, held in member.record.datasets.items():
-                if not held.part and not self._holders(name, held.fingerprint):
+                if not held.part and not self._by_part(name)[held.fingerprint]:
                     self._known.get(name, {}).pop(held.fingerprint, None)
 
     def displaced(self, record: NodeRecord) -> set[str]:
@@ -111,8 +125,8 @@ class Roll:
 
     def forget(self, dataset: str) -> int:
         """Forget the parts of a data set that no node holds; return how many there were."""
-        parts = self._known.get(dataset, {})
-        gone = [fingerprint for fingerprint in parts if not self._holders(dataset, fingerprint)]
+        parts, holders = self._known.get(dataset, {}), self._by_part(dataset)
+        gone = [fingerprint for fingerprint in parts if fingerprint not in holders]
         for fingerprint in gone:
             del parts[fingerprint]
         return len(gone)
@@ -140,13 +154,13 @@ class Roll:
 
     def _supersede(self, name: str, held: Held) -> None:
         """Forget the old parts of a data set once it is divided differently."""
-        parts = self._known[name]
+        parts, holders = self._known[name], self._by_part(name)
         for fingerprint, other in list(parts.items()):
             is_other = bool(held.part or other.part) and (held.whole, held.part.partition("/")[2]) != (
                 other.whole,
                 other.part.partition("/")[2],
             )
-            if (is_other or (held.part and held.part == other.part)) and not self._holders(name, fingerprint):
+            if (is_other or (held.part and held.part == other.part)) and fingerprint not in holders:
                 del parts[fingerprint]
 
     # --- what trainers are told ---------------------------------------------------------------------------------------
@@ -171,34 +185,42 @@ class Roll:
         if not known:
             there = ", ".join(self.datasets()) or "none"
             raise RetryableError(f"no node has announced a data set {dataset[:80]!r} here; known data sets: {there}")
-        found = [self._part(dataset, held, now_s) for held in known.values()]
+        holders = self._by_part(dataset)
+        found = [_part(held, holders.get(held.fingerprint, []), now_s) for held in known.values()]
         found += [PartHolders(Held(part=name), ()) for name in _unseen(known.values())]
         return sorted(found, key=lambda one: _order(one.held))
 
-    def relays(self, dataset: str, now_s: float) -> list[NodeRecord]:
-        """Return the relays of a data set that are not silent."""
+    def relays(self, dataset: str | None, now_s: float) -> list[str]:
+        """Return the addresses of the relays of a data set, or of any, that are not silent."""
         return [
-            member.record
+            f"{member.record.url}/{name}"
             for member in self._members.values()
-            if member.record.role == "relay"
-            and dataset in member.record.datasets
-            and not member.record.is_leaving
-            and now_s - member.heard_s <= LEASE_S
+            if member.record.role == "relay" and not member.record.is_leaving and now_s - member.heard_s <= LEASE_S
+            for name in member.record.datasets
+            if dataset is None or dataset_of(name) == dataset
         ]
 
-    def _part(self, dataset: str, held: Held, now_s: float) -> PartHolders:
-        holders = self._holders(dataset, held.fingerprint)
-        well = [m for m in holders if now_s - m.heard_s <= LEASE_S and not m.record.is_leaving]
-        chosen = well or holders
-        urls = tuple(sorted(member.record.url for member in chosen))
-        return PartHolders(held, urls, 0 if well else len(urls))
+    def upstreams(self, now_s: float) -> dict[str, list[str]]:
+        """Return the addresses of all nodes that are not silent, by the name that a relay gives to their data."""
+        found: dict[str, list[str]] = {}
+        for dataset, known in self._known.items():
+            holders = self._by_part(dataset)
+            all_parts = [_part(held, holders.get(held.fingerprint, []), now_s) for held in known.values()]
+            parts = sorted(all_parts, key=lambda part: _order(part.held))
+            for number, part in enumerate(parts, start=1):
+                name = dataset if len(parts) == 1 else f"{dataset}{PART_MARK}{number}"
+                if part.urls and not part.silent:
+                    found[name] = [f"{url}/{dataset}" for url in part.urls]
+        return found
 
-    def _holders(self, dataset: str, fingerprint: str) -> list[_Member]:
-        return [
-            member
-            for member in self._members.values()
-            if (held := member.record.datasets.get(dataset)) is not None and held.fingerprint == fingerprint
-        ]
+    def _by_part(self, dataset: str) -> defaultdict[str, list[_Member]]:
+        """Return the holders of each part of a data set, by its fingerprint, in one pass over all nodes."""
+        found: defaultdict[str, list[_Member]] = defaultdict(list)
+        for member in self._members.values():
+            held = member.record.datasets.get(dataset)
+            if held is not None:
+                found[held.fingerprint].append(member)
+        return found
 
     # --- for people, and for the next roll ----------------------------------------------------------------------------
 
@@ -228,19 +250,27 @@ def known_from(said: Mapping[str, Any]) -> dict[str, list[Held]]:
     return {name: [held_from(one) for one in parts] for name, parts in said.items()}
 
 
+def _part(held: Held, holders: list[_Member], now_s: float) -> PartHolders:
+    well = [m for m in holders if now_s - m.heard_s <= LEASE_S and not m.record.is_leaving]
+    chosen = well or holders
+    urls = tuple(sorted(member.record.url for member in chosen))
+    return PartHolders(held, urls, 0 if well else len(urls))
+
+
 def _unseen(known: Iterable[Held]) -> list[str]:
-    """Return the parts that must exist, judging by the number of parts, but have never been announced."""
+    """Return parts that must exist, judging by the number of parts, but have never been announced; the first few."""
     numbers: dict[int, set[int]] = {}
     for held in known:
-        number, _, of = held.part.partition("/")
-        if number.isdigit() and of.isdigit() and 0 < int(of) <= MOST_PARTS:
-            numbers.setdefault(int(of), set()).add(int(number))
-    return [f"{n}/{of}" for of, seen in numbers.items() for n in range(1, of + 1) if n not in seen]
+        if held.part:
+            number, of = part_numbers(held.part)
+            numbers.setdefault(of, set()).add(number)
+    names = (f"{n}/{of}" for of, seen in numbers.items() for n in range(1, of + 1) if n not in seen)
+    return list(islice(names, _MOST_UNSEEN))
 
 
 def _order(held: Held) -> tuple[int, int, str]:
-    number, _, of = held.part.partition("/")
-    return (int(of), int(number), "") if number.isdigit() and of.isdigit() else (0, 0, held.fingerprint)
+    number, of = part_numbers(held.part) if held.part else (0, 0)
+    return of, number, "" if held.part else held.fingerprint
 
 
 def _state(member: _Member, now_s: float) -> str:

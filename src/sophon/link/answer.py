@@ -11,6 +11,7 @@ from typing import Any
 
 from sophon.codec.table import CODECS
 from sophon.errors import ArtifactError, ConfigError, ProtocolError, printable
+from sophon.link.membership import part_numbers
 from sophon.link.transport import Behind, Opened
 from sophon.link.wire import MAX_SAMPLES, parse_json
 from sophon.store.fields import Field, fields_from_json
@@ -70,7 +71,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
         columns_digest=read.text("columns_digest", default=""),
         state=read.text("state", default=""),
         time_s=read.number("time_s", 0.0, _MOST_TIME, default=0.0),
-        part=read.text("part", default=""),
+        part=read.part("part"),
         whole=read.text("whole", default=""),
         behind=_behind(message.get("relay"), address),
     )
@@ -141,6 +142,15 @@ class _Reader:
         value = self.text(name)
         if printable(value) != value:
             raise self._wrong(name, value, "a name without control characters")
+        return value
+
+    def part(self, name: str) -> str:
+        value = self.text(name, default="")
+        if value:
+            try:
+                part_numbers(value)
+            except ProtocolError as error:
+                raise ProtocolError(f"{self._address} gave a wrong answer: {error}") from error
         return value
 
     def texts(self, name: str, most: int, default: Any = _MISSING) -> tuple[str, ...]:

@@ -73,6 +73,13 @@ class Discovery(ABC):
             AccessError: The caller may not see this data set.
         """
 
+    def report(self, bottleneck: str, waited_share: float, relay_share: float) -> None:  # noqa: B027 - most ask nobody
+        """Tell whoever can start relays what holds this trainer up; see `TrainerReport`.
+
+        Raises:
+            TransportError: Nobody answers, or an older release does, which does not know of reports.
+        """
+
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release whatever is held."""
 

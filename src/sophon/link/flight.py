@@ -85,7 +85,10 @@ class FlightTransport(Transport):
         silence_s: float = SILENCE_S,
         protocol: int = PROTOCOL,
     ) -> None:
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+        except ValueError as error:  # brackets that are not those of an IPv6 address
+            raise ConfigError(f"expected an address like grpc://host:port/dataset, got {address[:200]!r}") from error
         try:
             port = parts.port
         except ValueError:
@@ -155,7 +158,12 @@ class FlightTransport(Transport):
 
     def listing(self, opened: Opened) -> Listing:
         """Ask the node which samples it has, piece by piece; a node of an earlier release refuses."""
-        return received(lambda start: self.piece(opened.fingerprint, start), opened.samples, opened.fingerprint)
+        return received(
+            lambda start: self.piece(opened.fingerprint, start),
+            opened.samples,
+            opened.fingerprint,
+            trusted=self._credentials.trusted,
+        )
 
     def piece(self, fingerprint: str, start: int) -> list[bytes]:
         """Ask the node for one piece of its listing."""

@@ -30,6 +30,8 @@ from sophon.store.pages.columns import whole
 _ROWS = 50_000  # rows in one piece: at a megabit per second it takes a few seconds, and a call may take ten
 _PIECE_ID_BYTES = 16 << 20  # bytes of ids in one piece; a single longer id is still sent
 _MAX_ID_BYTES = _PIECE_ID_BYTES + (1 << 20)  # longest id that is accepted
+_MOST_ID_BYTES = 512 << 20  # of all ids together: the most samples that are accepted, with 32 bytes each
+_MOST_TRUSTED_BYTES = 16 << 30
 _LEAST_SHARE = 8  # a piece other than the last has at least this share of a full piece's rows or id bytes
 _MAX_KIND = 64
 
@@ -94,22 +96,31 @@ def _text(ids: pa.LargeStringArray) -> bytes:
     return b"" if data is None else bytes(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
 
 
-def received(ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: str) -> Listing:
+def received(
+    ask: Callable[[int], Sequence[bytes]], samples: int, fingerprint: str, *, trusted: bool = False
+) -> Listing:
     """Return the listing of a node, requested piece by piece.
 
     Args:
         ask: Requests the piece that starts at a row.
         samples: How many rows the node has announced.
         fingerprint: Fingerprint that they must have.
+        trusted: Whether the user trusts the node, so that the longest lists are accepted.
 
     Raises:
         ProtocolError: The node has sent something else.
     """
     pieces: list[Listing] = []
-    start = 0
+    start, left_bytes = 0, _MOST_TRUSTED_BYTES if trusted else _MOST_ID_BYTES
     while start < samples or not pieces:  # an empty node's listing still tells whether it has labels
         pieces.append(_unpacked(ask(start), samples - start))
         start += len(pieces[-1])
+        left_bytes -= pieces[-1].ids.nbytes
+        if left_bytes < 0:  # ids of one letter, over and over again, cost a node next to nothing
+            raise ProtocolError(
+                f"ids of more than {_MOST_ID_BYTES:,} bytes; accept more from your own node with "
+                "Credentials(trusted=True)"
+            )
     if len({(piece.kind, piece.labels is None, piece.kept is None) for piece in pieces}) > 1:
         raise ProtocolError("the pieces of the listing are of different kinds")
     listing = _joined(pieces)

@@ -5,9 +5,10 @@
     {"node": "7f3a…", "role": "storage", "url": "grpc://10.0.0.4:7077", "cores": 4.0, "release": "0.3.0",
      "datasets": {"train": {"fingerprint": "9c1e…", "samples": 320292, "part": "1/4", "whole": "51b7…"}}}
 
-A relay has the role "relay", and no fingerprints: it holds nothing. A node that is about to stop says so with
-``"leaving": true``, so that no new trainers are sent to it. Neither side is trusted: every string and number is
-bounded.
+A relay has the role "relay", and no fingerprints: it holds nothing. It may have several names for one data set, one for
+each part: ``train~1`` and ``train~2`` both belong to ``train``. A node that is about to stop says so with ``"leaving":
+true``, so that no new trainers are sent to it. Trainers report what holds them up (`TrainerReport`). Neither side is
+trusted: every string and number is bounded.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from typing import Any
 
 from sophon.errors import ProtocolError
 from sophon.link.wire import parse_json
+from sophon.store.listing.part import MOST_PARTS
 
 MAX_RECORD_BYTES = 64 << 10
+MAX_REPORT_BYTES = 4 << 10
+PART_MARK = "~"  # between the name of a data set and that of its part, where a relay has one name for each part
 ROLES = ("storage", "relay")
 BEAT_S = 1.0  # between two announcements of a node
 LEASE_S = 5.0  # without one before a node counts as silent
@@ -30,7 +34,9 @@ _MOST_DATASETS = 256
 _MOST_TEXT = 256
 _MOST_SAMPLES = 1 << 40
 _MOST_CORES = 1 << 16
-_URL = re.compile(r"grpc(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+_URL = re.compile(r"grpc(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+_PART = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
+_FINGERPRINT = re.compile(r"[0-9A-Za-z]{0,128}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class NodeRecord:
         """Return the record that was sent, or raise `ProtocolError`."""
         said = parse_json(data, MAX_RECORD_BYTES)
         url, role, cores, datasets = said.get("url"), said.get("role"), said.get("cores", 0), said.get("datasets")
-        if not isinstance(url, str) or len(url) > _MOST_TEXT or _URL.fullmatch(url) is None:
+        if not is_node_url(url):
             raise ProtocolError(f"url: expected grpc://host:port or grpc+tls://host:port, got {url!r:.80}")
         if role not in ROLES:
             raise ProtocolError(f"role: expected one of {', '.join(ROLES)}, got {role!r:.80}")
@@ -100,13 +106,55 @@ class NodeRecord:
             raise ProtocolError(f"datasets: expected an object with at most {_MOST_DATASETS} data sets by name")
         return cls(
             node=_text(said, "node"),
-            url=url,
-            role=role,
+            url=str(url),
+            role=str(role),
             cores=float(cores),
             release=_text(said, "release"),
             datasets={_name(name): held_from(one) for name, one in datasets.items()},
             is_leaving=said.get("leaving") is True,
         )
+
+
+@dataclass(frozen=True)
+class TrainerReport:
+    """What a trainer tells a registry.
+
+    Args:
+        dataset: Name of the data set that it reads.
+        trainer: Unique name of the process.
+        bottleneck: The resource that limits its planned epoch; "" if it has no plan.
+        waited_share: Share of its time that it waits for batches.
+        relay_share: Share of the time that relays are busy, by its plan.
+    """
+
+    dataset: str
+    trainer: str
+    bottleneck: str = ""
+    waited_share: float = 0.0
+    relay_share: float = 0.0
+
+    def to_json(self) -> bytes:
+        """Return the report in the form in which it is sent."""
+        return json.dumps(vars(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> TrainerReport:
+        """Return the report that was sent, or raise `ProtocolError`."""
+        said = parse_json(data, MAX_REPORT_BYTES)
+        shares = [_share(said, name) for name in ("waited_share", "relay_share")]
+        return cls(_name(_text(said, "dataset")), _text(said, "trainer"), _text(said, "bottleneck"), *shares)
+
+
+def dataset_of(name: str) -> str:
+    """Return the name of the data set that a relay's name belongs to."""
+    return name.partition(PART_MARK)[0]
+
+
+def _share(said: dict[str, Any], name: str) -> float:
+    value = said.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ProtocolError(f"{name}: expected a number in 0 … 1, got {value!r:.80}")
+    return float(value)
 
 
 def held_from(said: object) -> Held:
@@ -116,7 +164,27 @@ def held_from(said: object) -> Held:
     samples = said.get("samples", 0)
     if isinstance(samples, bool) or not isinstance(samples, int) or not 0 <= samples <= _MOST_SAMPLES:
         raise ProtocolError(f"samples: expected an integer in 0 … {_MOST_SAMPLES:,}, got {samples!r:.80}")
-    return Held(_text(said, "fingerprint"), samples, _text(said, "part"), _text(said, "whole"))
+    fingerprint, whole = (_text(said, name) for name in ("fingerprint", "whole"))
+    if _FINGERPRINT.fullmatch(fingerprint) is None or _FINGERPRINT.fullmatch(whole) is None:
+        raise ProtocolError(f"expected fingerprints of letters and digits, got {fingerprint!r:.80} and {whole!r:.80}")
+    part = _text(said, "part")
+    if part:
+        part_numbers(part)
+    return Held(fingerprint, samples, part, whole)
+
+
+def is_node_url(url: object) -> bool:
+    """Return whether this is the address of a node, without the name of a data set, as nodes announce it."""
+    return isinstance(url, str) and len(url) <= _MOST_TEXT and _URL.fullmatch(url) is not None
+
+
+def part_numbers(text: str) -> tuple[int, int]:
+    """Return the number of a part and how many there are, such as 3 and 8 of ``3/8``; raise `ProtocolError`."""
+    found = _PART.fullmatch(text)
+    number, of = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+    if not 1 <= number <= of <= MOST_PARTS:
+        raise ProtocolError(f"part: expected a number and how many there are, such as 3/8, got {text!r:.80}")
+    return number, of
 
 
 def _text(said: dict[str, Any], name: str) -> str:

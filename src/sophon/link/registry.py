@@ -6,16 +6,21 @@ every second and never forks, keeps its own; then only one thread may call.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sophon.errors import ConfigError, TransportError
+from sophon.errors import ConfigError, ProtocolError, TransportError
 from sophon.link import grpc_fork as fork
 from sophon.link.credentials import Credentials
 from sophon.link.flight import typed_errors
 
 SCHEMES = {"sophon": "grpc", "sophon+tls": "grpc+tls"}
+# For one message: the addresses of a few thousand nodes, and what `sophon nodes` shows of them. gRPC checks the length
+# before it reads the message.
+_MAX_INFO_BYTES, _MAX_MESSAGE_BYTES = 4 << 20, 64 << 20
 CALL_S = 2.0  # a registry answers within a millisecond; one that does not is asked again
 T = TypeVar("T")
 
@@ -62,7 +67,9 @@ class RegistryClient:
         from pyarrow import flight
 
         def ask(client: Any, options: Any) -> bytes:
-            results = list(client.do_action(flight.Action(name, body), options))
+            results = list(islice(client.do_action(flight.Action(name, body), options), 2))
+            if len(results) > 1:
+                raise ProtocolError(f"{self.address} gave several answers to one request")
             return bytes(results[0].body.to_pybytes()) if results else b"{}"
 
         return self._call(ask)
@@ -83,7 +90,11 @@ class RegistryClient:
         options = flight.FlightCallOptions(timeout=self._timeout_s, headers=self._credentials.headers())
         is_well = False
         with typed_errors(self.address):
-            client = self._client or flight.connect(self._node, **tls)
+            bounds: list[tuple[str, int | str]] = [
+                ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+                ("grpc.service_config", _bounds_of_lookups()),
+            ]
+            client = self._client or flight.connect(self._node, generic_options=bounds, **tls)
             try:
                 answer = ask(client, options)
                 is_well = True
@@ -98,3 +109,9 @@ class RegistryClient:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+def _bounds_of_lookups() -> str:
+    """Return gRPC's configuration that bounds the answer to who holds a data set."""
+    name = {"service": "arrow.flight.protocol.FlightService", "method": "GetFlightInfo"}
+    return json.dumps({"methodConfig": [{"name": [name], "maxResponseMessageBytes": _MAX_INFO_BYTES}]})

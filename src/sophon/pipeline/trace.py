@@ -44,6 +44,11 @@ class Trace:
         self.own_s = 0.0
         self._last_s = time.thread_time()
 
+    @property
+    def finishing_s(self) -> float:
+        """Seconds of the codec, the ops and the trainer-only steps together."""
+        return self.codec_s + sum(self.op_s) + self.own_s
+
     def to_json(self) -> list[Any]:
         """Return the trace as JSON values."""
         return [self.codec_s, self.op_s, self.op_bytes, list(self.size), self.windowable, self.own_s]

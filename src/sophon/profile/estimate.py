@@ -16,8 +16,8 @@ scaled to the mean of the samples that have passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,12 @@ class Relayed:
     Args:
         routes: The routes; both cuts of each have their own column.
         to_trainer: Time that relays take, relative to the trainer's time for the same work.
+        more_s: CPU seconds of finishing at the trainer, beyond those of the same cut without a relay.
     """
 
     routes: tuple[Route, ...]
     to_trainer: float = 1.0
+    more_s: float = 0.0
 
 
 class _Estimate:
@@ -97,7 +99,6 @@ class _Estimate:
         self._rows = features.rows(self._kind, self._raw_bytes, sizes, self._told.areas, np.float32)
         self._rows_by_cut: dict[Cut, Rows] = {}
         self._rules: dict[str, Fit] = {}
-        self._sums: dict[str, tuple[int, FloatTable]] = {}  # the last on each side of a cut
         self._op_s: FloatTable | None = None
         self._op_rules = [self._op_rule(position) for position in range(self._pipeline.first_call)]
         self._ratios = self._storage_to_trainer()
@@ -111,22 +112,21 @@ class _Estimate:
             rule.predict(self._rows, out=op_s[:, position])
         timed = self._timed(op_s)
         self._op_s = op_s
-        quality = []
+        columns = [self._column(cut) for cut in self._cuts]
+        self._fill(columns, op_s, tables)
         seen = self._told.raw_bytes > 0
         unseen = np.flatnonzero(~seen)
-        for column, cut in enumerate(self._cuts):
-            costs = tuple(table[:, column] for table in tables)
-            errors, count = self._costs(cut, op_s, costs)
-            illegal = self._told.refused[:, column]
+        for place, cut in enumerate(self._cuts):
+            illegal = self._told.refused[:, place]
             is_refused = bool(illegal.any())  # rarely, and looking for them costs as much as a prediction
-            for cost in costs:
+            for cost in (table[:, place] for table in tables):
                 if len(unseen):
                     cost[unseen] = _scaled(cost[unseen], cost[seen & ~illegal])
                 if is_refused:
                     cost[illegal] = np.inf
             if cut.codec == "raw":
-                measured[timed, column] = True
-            quality.append(Quality(count, *errors))
+                measured[timed, place] = True
+        quality = [column.quality() for column in columns]
         made = {
             "how": "by a running loader",
             "ops": [op.name() for op in self._pipeline.ops],
@@ -165,7 +165,7 @@ class _Estimate:
             tables["payload_bytes"][:, place] = profile.payload_bytes[:, first]
             tables["storage_s"][:, place] = profile.storage_s[:, first]
             tables["relay_bytes"][:, place] = profile.payload_bytes[:, last]
-            tables["trainer_s"][:, place] = profile.trainer_s[:, last]
+            tables["trainer_s"][:, place] = profile.trainer_s[:, last] + np.float32(relayed.more_s)
             self._relay_seconds(route, relayed.to_trainer, out=tables["relay_s"][:, place])
             illegal = ~np.isfinite(tables["payload_bytes"][:, place] + tables["relay_bytes"][:, place])
             for table in tables.values() if illegal.any() else ():
@@ -201,29 +201,25 @@ class _Estimate:
         op_s[timed] = self._told.op_s[timed]
         return timed
 
-    def _sum(self, side: str, at: int, op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> None:
-        """Fill in the seconds of the ops on one side of a cut; cuts after the same op share them."""
-        known = self._sums.get(side)
-        if known is not None and known[0] == at:
-            out[:] = known[1]
-            return
-        seconds(op_s, ratios, out=out)
-        self._sums[side] = at, out.copy()
+    def _fill(self, columns: Sequence[_Column], op_s: FloatTable, tables: Sequence[FloatTable]) -> None:
+        """Fill in bytes, storage and trainer seconds of all samples, a block at a time: it stays in a core's cache."""
+        size = min(BLOCK, len(op_s))
+        buffers = np.empty((2 * len(self._op_rules) + 3, size), np.float32)
+        for low in range(0, len(op_s), BLOCK):
+            block = slice(low, min(low + BLOCK, len(op_s)))
+            rows, ops, raw_bytes = self._rows[block], op_s[block], self._raw_bytes[block]
+            free = iter(buffers[:, : len(rows)])
+            part, sums = next(free), _Sums(ops, self._ratios, free)
+            for place, column in enumerate(columns):
+                column.fill(rows, raw_bytes, sums, part, [table[block, place] for table in tables])
 
-    def _costs(self, cut: Cut, op_s: FloatTable, costs: Sequence[FloatTable]) -> tuple[tuple[float | None, ...], int]:
-        """Fill in bytes, storage and trainer seconds of all samples at a cut; return errors and number of records.
-
-        The results are written in place, since fresh memory for a million samples costs page faults.
-        """
-        sizes, there, here = costs
+    def _column(self, cut: Cut) -> _Column:
+        """Return how the costs of a cut are put together."""
         first = 1 if looks_ahead(cut) else cut.k  # where the codec's decoder replaces Decode
-        self._sum("there", cut.k, op_s[:, : cut.k], self._ratios[: cut.k], there)
-        self._sum("here", first, op_s[:, first:], None, here)
         here_error = _mean([rule.error for rule in self._op_rules[first:]])
         there_error = _mean([rule.error for rule in self._op_rules[: cut.k]])
         if cut == RAW:
-            sizes[:] = self._raw_bytes
-            return (0.0, 0.0, here_error), len(self._told.records[cut])
+            return _Column(cut, first, (0.0, 0.0, here_error), len(self._told.records[cut]))
         prior = "ahead" if looks_ahead(cut) else "file" if cut.k == 0 else cut.codec
         size_rule = self._rule(f"{cut} bytes", cut, lambda r: r.payload_bytes, self._bytes_prior(cut))
         encode = self._rule(f"{cut} encode", cut, lambda r: r.encode_s, f"{prior} encode")
@@ -232,19 +228,10 @@ class _Estimate:
             # No sample was cut there, but the results of its ops were seen here.
             size_rule = self._rule(f"{cut} bytes", RAW, lambda r: r.op_bytes[cut.k - 1], self._bytes_prior(cut))
         if size_rule is None or (cut.codec != "raw" and (encode is None or decode is None)):
-            for cost in costs:
-                cost[:] = np.inf
-            return (None, None, None), 0
-        size_rule.predict(self._rows, out=sizes)
+            return _Column(cut, first, (None, None, None), 0, is_unknown=True)
         is_known = cut.codec == "raw" and self._pipeline.specs[cut.k].is_sized
-        errors = [0.0 if is_known else size_rule.error]
-        for ops_s, ops_error, rule in ((there, there_error, encode), (here, here_error, decode)):
-            of_ops = float(ops_s.sum())
-            if rule is not None:
-                rule.predict(self._rows, out=ops_s, add=True)
-            of_codec = max(float(ops_s.sum()) - of_ops, 0.0)  # float32
-            errors.append(_weighted((of_ops, ops_error), (of_codec, 0.0 if rule is None else rule.error)))
-        return tuple(errors), size_rule.rows
+        errors = (0.0 if is_known else size_rule.error, there_error, here_error)
+        return _Column(cut, first, errors, size_rule.rows, size_rule, encode, decode)
 
     def _bytes_prior(self, cut: Cut) -> str:
         if cut.k == 0:
@@ -303,6 +290,78 @@ class _Estimate:
         ratios = np.full(ops, overall)
         ratios[known] = there_s[known] / here_s[known]
         return np.asarray(np.clip(ratios, 1 / _EXTREME, _EXTREME), np.float32)
+
+
+class _Sums:
+    # Seconds of the ops before and after each cut, for one block of samples; many cuts are after the same op.
+    def __init__(self, op_s: FloatTable, ratios: FloatTable, free: Iterator[FloatTable]) -> None:
+        self._op_s, self._ratios, self._free = op_s, ratios, free
+        self._known: dict[tuple[str, int], tuple[FloatTable, float]] = {}
+
+    def there(self, k: int) -> tuple[FloatTable, float]:
+        """Return the storage seconds of the first k ops, by sample and in total."""
+        return self._of("there", k, self._op_s[:, :k], self._ratios[:k])
+
+    def here(self, first: int) -> tuple[FloatTable, float]:
+        """Return the trainer seconds of all ops from `first` on, by sample and in total."""
+        return self._of("here", first, self._op_s[:, first:], None)
+
+    def _of(self, side: str, at: int, op_s: FloatTable, ratios: FloatTable | None) -> tuple[FloatTable, float]:
+        found = self._known.get((side, at))
+        if found is None:
+            out = next(self._free)
+            seconds(op_s, ratios, out=out)
+            found = self._known[side, at] = (out, float(out.sum()))
+        return found
+
+
+@dataclass
+class _Column:
+    # How the costs of one cut are put together: seconds of ops on both sides, and what the codec adds. Sums of both,
+    # counted while samples are filled in, say how much the error of each matters.
+    cut: Cut
+    first: int
+    errors: tuple[float | None, float | None, float | None]
+    records: int
+    size: Fit | None = None
+    encode: Fit | None = None
+    decode: Fit | None = None
+    is_unknown: bool = False
+    ops_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    codec_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    def fill(
+        self, rows: Rows, raw_bytes: FloatTable, sums: _Sums, part: FloatTable, costs: Sequence[FloatTable]
+    ) -> None:
+        """Write bytes, storage and trainer seconds of a block of samples; `part` is memory to use."""
+        if self.is_unknown:
+            for cost in costs:
+                cost[:] = np.inf
+            return
+        if self.size is None:
+            costs[0][:] = raw_bytes
+        else:
+            self.size.predict(rows, out=costs[0])
+        sides = ((sums.there(self.cut.k), self.encode), (sums.here(self.first), self.decode))
+        for side, ((ops, total_s), rule) in enumerate(sides):
+            self.ops_s[side] += total_s
+            if rule is None:
+                costs[1 + side][:] = ops
+                continue
+            rule.predict(rows, out=part)
+            self.codec_s[side] += float(part.sum())
+            np.add(ops, part, out=costs[1 + side])
+
+    def quality(self) -> Quality:
+        """Return the errors of bytes, storage and trainer seconds, once all samples are filled in."""
+        if self.is_unknown or self.size is None:
+            return Quality(self.records, *self.errors)
+        rules = (self.encode, self.decode)
+        of_sides = [
+            _weighted((ops_s, error), (codec_s, 0.0 if rule is None else rule.error))
+            for ops_s, codec_s, error, rule in zip(self.ops_s, self.codec_s, self.errors[1:], rules, strict=True)
+        ]
+        return Quality(self.records, self.errors[0], *of_sides)
 
 
 def seconds(op_s: FloatTable, ratios: FloatTable | None, out: FloatTable) -> None:

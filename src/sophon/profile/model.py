@@ -2,8 +2,9 @@
 
 Bytes and seconds of a sample are, roughly, products of powers of those sizes (a window has the file's bytes times the
 share of its area; decoding takes time per pixel and per byte), so their logarithms are linear in the logarithms of the
-sizes. Ridge regression keeps the slopes near their expected values when few samples were measured. Predictions are
-scaled so that their sum over the measured samples is the measured sum, since a plan is based on sums.
+sizes. Ridge regression keeps the slopes near their expected values when few samples were measured: a plan looks for the
+samples that a rule predicts to be cheap, so a rule that is too sure of a slope gets those for which it is wrong.
+Predictions are scaled so that their sum over the measured samples is the measured sum, since a plan is based on sums.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Costs = NDArray[np.float32]
 BLOCK = 2**14
 """Samples at a time: temporaries of 128 KiB stay in a core's cache."""
 
-_RIDGE = 1.0  # in measured samples: as if one more had shown that a feature does not matter
+_RIDGE = 4.0  # as if four samples whose sizes are a factor of e from the mean had shown the expected slopes
 _BEYOND = 4  # how far a prediction may exceed the measured range, as a factor
 _ODD = 1.5  # in logarithms, a factor of 4.5: outliers beyond it are clipped
 _LEAST = 1e-7  # smallest cost: below the resolution of any clock here
@@ -120,26 +121,23 @@ def fit(features: Rows, costs: NDArray[np.floating[Any]], prior: Sequence[float]
         raise ConfigError("nothing was measured; at least one sample is needed to predict others")
     slopes = np.array(prior) if prior else np.zeros(width)
     centre = features.mean(axis=0)
-    spread = features.std(axis=0)
-    known = spread > 1e-9
-    scaled = (features[:, known] - centre[known]) / spread[known]
+    offsets = features - centre
     logs = np.log(costs)
-    expected = (features - centre) @ slopes
+    expected = offsets @ slopes
     # The first call of a library, or a page fault, may take a hundred times as long: it counts, but with a bound.
     usual = float(np.median(logs - expected))
     logs = np.clip(logs, expected + usual - _ODD, expected + usual + _ODD)
     costs = np.exp(logs)
     level = float((logs - expected).mean())
-    gram = scaled.T @ scaled + _RIDGE * np.eye(scaled.shape[1])
-    inverse = np.linalg.inv(gram)
-    weights = inverse @ (scaled.T @ (logs - expected - level))
-    fitted = expected + scaled @ weights + level
+    inverse = np.linalg.inv(offsets.T @ offsets + _RIDGE * np.eye(width))
+    weights = inverse @ (offsets.T @ (logs - expected - level))
+    fitted = expected + offsets @ weights + level
     # Leverage of every row, including the share of the mean: how much its own prediction depends on itself.
-    leverage = np.einsum("ij,jk,ik->i", scaled, inverse, scaled) + 1 / count
+    leverage = np.einsum("ij,jk,ik->i", offsets, inverse, offsets) + 1 / count
     left_out = logs - (logs - fitted) / np.maximum(1 - leverage, 1e-3)
     scale = float(costs.sum() / np.exp(fitted).sum())
     error = float(np.mean(np.abs(np.exp(left_out) * scale - costs) / costs)) if count >= _JUDGED else None
-    slopes[known] += weights / spread[known]
+    slopes += weights
     # Far outside the measured range, a line in logarithms is unreliable.
     least, most = float(costs.min() / _BEYOND), float(costs.max() * _BEYOND)
     return Fit(count, error, _floats(centre), _floats(slopes), level + float(np.log(scale)), least, most)

@@ -215,7 +215,7 @@ class Recorder:
             self._passed[:] = True
             if profile.sizes is not None and profile.sizes.shape == self._sizes.shape:
                 self._sizes[:] = profile.sizes
-                sized = (profile.sizes > 0).all(axis=1)
+                sized = features.sized(profile.sizes)
                 if sized.any():  # otherwise the data set has no pictures
                     self._raw_bytes[~sized] = 0  # they had not passed: the profile's value may be a guess
                     self._passed[~sized] = False

@@ -193,6 +193,12 @@ class Access:
             return "tokens and data cross the network in the clear; give --tls-cert and --tls-key"
         return None
 
+    def options(self) -> tuple[str, ...]:
+        """Return the options on the command line that protect another server in the same way, but for tokens."""
+        files = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-client-ca": self.client_ca}
+        given = [text for name, path in files.items() if path is not None for text in (name, str(path))]
+        return (*given, *(["--insecure"] if self.insecure else []))
+
     def tls_options(self) -> dict[str, object]:
         """Return Flight's options for TLS, read from the files and checked."""
         if self.tls_cert is None or self.tls_key is None:

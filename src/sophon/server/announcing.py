@@ -35,12 +35,14 @@ class Announcing:
         advertise: Host, or host and port, by which trainers reach this node; "" for the address it listens on.
         credentials: Credentials for the registry; by default from the environment.
         role: "storage" or "relay".
+        names: Names of the data sets that a relay passes on.
     """
 
     registry: str
     advertise: str = ""
     credentials: Credentials | None = None
     role: str = "storage"
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.registry.startswith("@"):

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from sophon.artifact import replacing
 from sophon.errors import ConfigError
-from sophon.link.membership import NodeRecord
+from sophon.link.membership import Held, NodeRecord
 from sophon.link.telling import tell_all
 from sophon.process.arenas import keep_buffers
 from sophon.process.stop import StopSignals
@@ -183,7 +183,8 @@ def _announcer(stores: Mapping[str, Store], config: ServerConfig, ready: Ready) 
     if config.announcing is None:
         return None
     url = config.announcing.url(config.access.scheme, config.host, ready.port)
-    told = (config.announcing.role, config.cores, __version__, held_by(stores))
+    held = held_by(stores) | {name: Held() for name in config.announcing.names}
+    told = (config.announcing.role, config.cores, __version__, held)
     return Announcer(config.announcing, NodeRecord(node_name(ready.pid), url, *told))
 
 

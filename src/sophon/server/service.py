@@ -38,7 +38,7 @@ from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
 from sophon.server.gathering import HEARTBEAT_S, Gathering
-from sophon.server.journal import Journal
+from sophon.server.journal import Journal, host_of
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
 from sophon.server.pace import Paces
@@ -119,6 +119,8 @@ class Service(Refusing):
         except flight.FlightUnauthenticatedError as error:
             self._journal.refused(context.peer(), str(error))
             raise
+        with self._typed_errors(context):
+            rights = self._executor.admitted(rights, host_of(context.peer()))
         if self._bouncer is not None:
             self._bouncer.knows(context.peer())
         return rights

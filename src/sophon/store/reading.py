@@ -6,8 +6,8 @@ The jobs of one request queue in a *lane*; lanes take turns, so that a long requ
 How many concurrent reads pay off depends on how long one takes: a store whose reads take 50 ms gives 20 samples a
 second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a few readers
 would only contend with each other. So the number is chosen to give `_WANTED_PER_S` at the measured read time (Little's
-law), within the bounds. For the same reason a job should read several samples if reads are quick, and one if they are
-slow: see `run_samples`.
+law), or `_WANTED_BYTES_PER_S` if files are large, within the bounds. For the same reason a job should read several
+samples if reads are quick, and one if they are slow: see `run_samples`.
 
 A read that does not return cannot be stopped. After `HUNG_S` it no longer counts, so that other reads can start;
 only when `most` reads hang does reading from that store stop.
@@ -33,6 +33,7 @@ MOST_READS = 64  # enough to saturate a disk array or a network file system; a t
 MOST_BYTES = 256 << 20  # being read: 64 reads of 4 MB each
 HUNG_S = 10.0  # a hundred times the read time of a healthy store
 _WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about what a core can send
+_WANTED_BYTES_PER_S = 1e9  # a link of 8 Gbit/s; two readers of scans of 5 MB in the page cache give more
 QUICK_S = 0.001
 """Duration of a quick read; at that speed two fetching threads get 2,000 samples a second on their own."""
 _LOCKED_S = 0.01  # twice the switch interval of Python's lock
@@ -89,6 +90,7 @@ class Reading:
         self.read_bytes = 0
         self.reads = 0
         self._each_s: float | None = None
+        self._each_bytes = 0.0
         self._latest_s: deque[float] = deque(maxlen=_LATEST)
         self.renew()
         renew_after_fork(self)
@@ -126,7 +128,8 @@ class Reading:
         """How many concurrent reads pay off."""
         if self._each_s is None:
             return min(_LEAST_AT_ONCE, self.most)
-        return min(max(math.ceil(_WANTED_PER_S * self._each_s), _LEAST_AT_ONCE), self.most)
+        wanted_per_s = min(_WANTED_PER_S, _WANTED_BYTES_PER_S / max(self._each_bytes, 1.0))
+        return min(max(math.ceil(wanted_per_s * self._each_s), _LEAST_AT_ONCE), self.most)
 
     @property
     def run_samples(self) -> int:
@@ -147,13 +150,14 @@ class Reading:
         """Return a lane for the reads of one request; if in order, each starts after the previous one has ended."""
         return Lane(self, in_order)
 
-    def learn(self, seconds: float, samples: int = 1) -> None:
-        """Record the duration of a read made elsewhere or by a job."""
-        each_s = seconds / max(samples, 1)
+    def learn(self, seconds: float, samples: int = 1, size_bytes: int = 0) -> None:
+        """Record the duration and size of a read made elsewhere or by a job."""
+        each_s, each_bytes = seconds / max(samples, 1), size_bytes / max(samples, 1)
         known = self._each_s
         self._latest_s.append(each_s)
         # A lost update between threads does no harm beyond a slightly worse mean.
         self._each_s = each_s if known is None else known + _WEIGHT * (each_s - known)
+        self._each_bytes += (1.0 if known is None else _WEIGHT) * (each_bytes - self._each_bytes)
 
     def add(self, lane: Lane, waiting: _Waiting) -> None:
         """Queue a read."""
@@ -267,7 +271,7 @@ class Reading:
             self._under_way_bytes -= read.size_bytes
             if lane.is_closed:
                 return
-            self.learn(seconds, waiting.samples)
+            self.learn(seconds, waiting.samples, waiting.size_bytes)
             for sums in (self, lane):
                 sums.read_s += seconds
                 sums.read_bytes += waiting.size_bytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sophon.bench.cluster.nodes import UNEVEN, bench_nodes, bench_uneven
+from sophon.bench.cluster.nodes import UNEVEN, balanced, bench_nodes, bench_uneven
 from sophon.bench.rig.namespaces import ShapedLink, can_shape
 from sophon.bench.rig.shell import call
 from tests.support.servers import make_images
@@ -30,3 +30,12 @@ def test_the_bits_do_not_depend_on_the_number_of_nodes(tmp_path):
 def test_a_plan_knows_which_node_has_the_slow_link(tmp_path):
     result = bench_uneven(make_images(tmp_path / "train", 48), link_bytes_per_s=2.5e6, rounds=1)
     assert all(bound_s > 0 for bound_s in result["bound_s"])
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_links_are_compared_on_parts_with_the_same_bytes(tmp_path, parts):
+    photos = make_images(tmp_path / "train", 12)
+    with balanced(photos, parts, most=8 * parts) as folder:
+        sizes = [path.stat().st_size for path in sorted(folder.rglob("*.*"))]
+        assert len({sum(sizes[part::parts]) for part in range(parts)}) == 1
+        assert len(sizes) == 7 * parts

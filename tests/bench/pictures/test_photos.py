@@ -182,5 +182,5 @@ def test_another_seed_or_kind_or_index_gives_another_photo():
 
 
 def test_an_unknown_kind_is_refused_with_the_kinds_there_are():
-    with pytest.raises(ConfigError, match=r"'cifar'; expected one of: imagenet, openimages"):
+    with pytest.raises(ConfigError, match=r"'cifar'; choose from imagenet, openimages"):
         PhotoSource("cifar")

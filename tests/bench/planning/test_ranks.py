@@ -19,6 +19,7 @@ def test_every_rank_of_every_size_predicts_its_planned_epochs(tmp_path):
         assert len(planned["predicted_s"]) == len(planned["took_s"]) == int(size)
         assert sum(sum(cuts.values()) for cuts in planned["cuts"]) == row["samples"] == 40
         assert planned["epoch_s"] == max(planned["took_s"])
+        assert [plan["epoch_s"] for plan in planned["planned"]] == planned["predicted_s"]
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ def test_every_size_is_one_row_whose_parts_add_up():
         parts = [row[name] for name in ("load_s", "recall_s", "estimate_s", "plan_s")]
         assert sum(parts) == pytest.approx(row["cpu_s"])
         assert row["cuts"] == len(CUTS)
+        assert row["wall_s"] > 0
         assert row["epoch_s"] > 0
 
 

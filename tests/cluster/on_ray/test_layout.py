@@ -55,3 +55,25 @@ def test_names_are_unique_and_there_is_a_node():
         Layout.parse({"nodes": [NODE, NODE]})
     with pytest.raises(ConfigError, match="at least one"):
         Layout.parse({"nodes": []})
+
+
+def test_relays_have_bounds_and_cores_and_there_are_none_unless_asked_for():
+    assert Layout.parse({"nodes": [NODE]}).relays.most == 0
+    relays = Layout.parse({"nodes": [NODE], "relays": {"least": 1, "most": 4, "cores": 2}}).relays
+    assert (relays.least, relays.most, relays.cores) == (1, 4, 2.0)
+    assert relays.actor(3) == "sophon:relay:3"
+
+
+@pytest.mark.parametrize(
+    ("relays", "what"),
+    [
+        ({"most": -1}, "most"),
+        ({"least": 2, "most": 1}, "more than most"),
+        ({"most": 1, "cores": 0}, "cores"),
+        ({"number": 3}, "unknown key 'number'"),
+        ([1], "dictionary"),
+    ],
+)
+def test_relays_that_cannot_run_are_refused(relays, what):
+    with pytest.raises(ConfigError, match=what):
+        Layout.parse({"nodes": [NODE], "relays": relays})

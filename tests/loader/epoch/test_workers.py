@@ -27,6 +27,7 @@ from tests.support.open_files import open_files
 from tests.support.python_process import run_python
 from tests.support.servers import RECIPE, digest, make_images
 from tests.support.settings import grouped
+from tests.support.waiting import HANG_S, wait_until
 
 MAIN = os.getpid()
 collate = torch.utils.data.default_collate
@@ -54,7 +55,7 @@ def _is_worker():
 def _nothing_is_left():
     yield
     gc.collect()
-    end_s = time.monotonic() + 20  # what the garbage collector ends is not waited for
+    end_s = time.monotonic() + HANG_S  # what the garbage collector ends is not waited for
     while multiprocessing.active_children() and time.monotonic() < end_s:
         time.sleep(0.001)
     assert multiprocessing.active_children() == []
@@ -162,10 +163,7 @@ def test_workers_that_wait_end_when_their_parent_is_killed(images):
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = done.stdout.split()
     assert len(pids) == 2
-    end_s = time.monotonic() + 30
-    while any(_is_alive(pid) for pid in pids):
-        assert time.monotonic() < end_s, "they wait for ever"
-        time.sleep(0.01)
+    wait_until(lambda: not any(_is_alive(pid) for pid in pids), "they wait for ever")
 
 
 def _is_alive(pid):
@@ -436,9 +434,7 @@ def test_many_small_batches_that_wait_to_be_taken_take_no_shared_memory(images):
     batches = iter(_loader(images, lambda _: torch.zeros(3), batch_size=1))
     next(batches)
     (engine,) = sophon.loader.epoch.leaving.running
-    end_s = time.monotonic() + 20
-    while engine._machine.ready < 23 and time.monotonic() < end_s:
-        time.sleep(0.001)
+    wait_until(lambda: engine._machine.ready >= 23)
     mapped = _mapped() - before
     batches.close()
     assert mapped == 0

@@ -405,18 +405,12 @@ class ReroutesWhatIsAskedFor(Machine):
     ("broken", "promise"),
     [
         (AsksStandInsAnyTime, "a stand-in is asked only while no holder is well"),
-        (
-            NeverAsksStandIns,
-            "nobody comes to the deadline|an epoch comes to its end|a deadline is kept|fallback is asked while every",
-        ),
+        (NeverAsksStandIns, "a stand-in is asked while no holder is well"),
         (
             AsksNodesInTheLaneOfRelays,
             "lanes share requests in proportion to their nodes|bounded, but for one of each lane",
         ),
-        (
-            ReroutesWhatIsAskedFor,
-            "a request goes to a holder|a stand-in|deadline|an epoch comes to its end|is given up who owes nothing",
-        ),
+        (ReroutesWhatIsAskedFor, "samples that are already wanted keep their route"),
         (TakesSecondReplies, "every position is received exactly once"),
     ],
 )

@@ -8,6 +8,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 import sophon
 from sophon.pipeline import Pipeline, ops
 from tests.support.servers import RECIPE, make_images
+from tests.support.torch_workers import end_workers
 
 STEADY = Pipeline([ops.Decode(), ops.CenterCrop(8), ops.ToTensor()])
 
@@ -21,8 +22,10 @@ def images(tmp_path_factory):
 def test_a_second_pass_without_a_word_is_told_of(images, workers):
     dataset = sophon.RemoteDataset(images, RECIPE)
     list(DataLoader(dataset, 4, num_workers=workers))
+    batches = iter(DataLoader(dataset, 4, num_workers=workers))
     with pytest.raises(sophon.SeedWarning, match=r"with set_epoch, with an EpochSampler, .*EpochCallback"):
-        list(DataLoader(dataset, 4, num_workers=workers))  # warnings are errors in these tests
+        list(batches)  # warnings are errors in these tests
+    end_workers(batches)
 
 
 def test_who_tells_the_epoch_or_has_nothing_random_is_left_alone(images):

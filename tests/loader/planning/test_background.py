@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -15,10 +14,10 @@ from sophon.pipeline import Pipeline, ops
 from sophon.plan.plan import make_plan
 from tests.support.python_process import run_python
 from tests.support.servers import digest, make_images, serve
+from tests.support.waiting import HANG_S, wait_until
 
 RECIPE = Pipeline([ops.Decode(), ops.RandomResizedCrop(32), ops.ToTensor()])
 COUNT = 48
-_PATIENCE_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ class _Plans:
         self.threads.append(name)
         if name.startswith("sophon-"):
             self.is_planning.set()
-            assert self.may_go_on.wait(_PATIENCE_S)
+            assert self.may_go_on.wait(HANG_S)
             if self.error is not None:
                 raise self.error
         return make_plan(*given)
@@ -84,13 +83,6 @@ def loader(server, monkeypatch):
     return loader
 
 
-def _wait_until(is_so):
-    end_s = time.monotonic() + _PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
-
-
 def _planning_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("sophon-plan-")]
 
@@ -98,7 +90,7 @@ def _planning_threads():
 def test_a_plan_in_the_middle_of_an_epoch_is_made_by_a_thread_of_its_own(loader, plans):
     batches = iter(loader)
     next(batches)
-    _wait_until(lambda: loader.revisions)
+    wait_until(lambda: loader.revisions)
     list(batches)
     anew = [name for name in plans.threads if name != "MainThread"]
     assert anew
@@ -111,13 +103,13 @@ def test_an_epoch_goes_on_and_ends_while_a_plan_is_in_the_making_which_is_then_d
     plans.may_go_on.clear()
     batches = iter(loader)
     first = next(batches)
-    assert plans.is_planning.wait(_PATIENCE_S)
+    assert plans.is_planning.wait(HANG_S)
     rest = list(batches)
     assert digest([first, *rest]) == expected
     kept, cuts = loader.plan, loader.dataset.samples.assignment
     (thread,) = _planning_threads()
     plans.may_go_on.set()
-    thread.join(_PATIENCE_S)
+    thread.join(HANG_S)
     assert not thread.is_alive()
     assert (loader.plan, loader.dataset.samples.assignment, loader.revisions) == (kept, cuts, 0)
 
@@ -133,11 +125,11 @@ def test_a_loader_that_is_left_in_the_middle_waits_for_no_plan(loader, plans):
     plans.may_go_on.clear()
     batches = iter(loader)
     next(batches)
-    assert plans.is_planning.wait(_PATIENCE_S)
+    assert plans.is_planning.wait(HANG_S)
     batches.close()  # comes back, though the plan is not made
     assert _planning_threads()
     plans.may_go_on.set()
-    _wait_until(lambda: not _planning_threads())
+    wait_until(lambda: not _planning_threads())
     assert loader.revisions == 0
 
 
@@ -146,9 +138,9 @@ def test_an_error_of_a_plan_is_raised_where_batches_are_taken(loader, plans):
     plans.may_go_on.clear()
     batches = iter(loader)
     next(batches)
-    assert plans.is_planning.wait(_PATIENCE_S)
+    assert plans.is_planning.wait(HANG_S)
     plans.may_go_on.set()
-    _wait_until(lambda: not _planning_threads())
+    wait_until(lambda: not _planning_threads())
     with pytest.raises(ZeroDivisionError, match="of the plan"):
         list(batches)
 
@@ -160,12 +152,12 @@ def test_in_a_forked_child_nothing_is_under_way():
     pid = os.fork()
     if pid == 0:  # pragma: no cover - the child
         done = threading.Event()
-        fine = background.start(lambda _: done.set()) and done.wait(10)
+        fine = background.start(lambda _: done.set()) and done.wait(HANG_S)
         os._exit(0 if fine else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert not background.start(lambda _: None)
     may_end.set()
-    _wait_until(lambda: not _planning_threads())
+    wait_until(lambda: not _planning_threads())
 
 
 def test_a_process_that_ends_meanwhile_tells_the_job_and_waits_until_it_has_noticed():

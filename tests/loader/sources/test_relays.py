@@ -13,7 +13,6 @@ from sophon.errors import AccessError, TransportError
 from sophon.link.schemes import open_address
 from sophon.loader.sources.assignment import Assignment
 from tests.support.epochs import epochs_digest
-from tests.support.marks import slow
 from tests.support.relays import LocalRelay
 from tests.support.servers import RECIPE, digest, make_images, serve
 from tests.support.settings import grouped
@@ -86,7 +85,7 @@ def test_the_batches_are_the_same_through_relays_at_many_routes(node, relay, exp
     assert loader.stats.sources[relay.url] == 2 * COUNT
 
 
-@slow
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_batches_are_the_same_through_relays_at_every_legal_route(node, relay, expected, workers):
     routes = legal_routes(RECIPE)
@@ -128,6 +127,22 @@ def test_a_relay_that_is_killed_in_mid_epoch_changes_nothing(node, expected):
         assert digest(batches()) == expected
         assert loader.stats.samples == 2 * COUNT
         assert loader.stats.sources[node.url] > 0  # which stands in for both
+
+
+def test_relays_behind_one_address_pass_samples_on_and_may_go(node, expected, tmp_path):
+    listed = tmp_path / "nodes"
+    with LocalRelay(node.url, options=QUICK) as relay:
+        listed.write_text(f"{node.url}\n{relay.url}\n")
+        loader = sophon.DataLoader(f"sophon+file://{listed}", RECIPE, **grouped(**FIXED))
+        through(loader, [Route.parse("0:raw/2:raw"), Route.parse("0:raw/5:raw")])
+        batches = iter(loader)
+        first = [next(batches) for _ in range(3)]
+        assert len(loader.dataset.samples.sources.relays) == 1
+        listed.write_text(f"{node.url}\n")
+        os.kill(relay.pid, signal.SIGKILL)
+        first += batches
+    assert digest([*first, *loader]) == expected
+    assert loader.stats.relayed > 0
 
 
 def test_a_relay_whose_node_dies_says_so_and_is_not_blamed(images):

@@ -66,6 +66,23 @@ def test_nifti_files_of_few_and_of_four_dimensions_are_read_as_nibabel_reads_the
     assert np.array_equal(file.read(file.header.whole), np.moveaxis(expected, 3, 0))
 
 
+@given(st.tuples(*[st.integers(1, 6)] * 3, st.integers(1, 3)), st.sampled_from([0, 100, 354, 1 << 16]), st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_box_of_a_nifti_file_is_what_nibabel_cuts_out(shape, member_bytes, data):
+    array = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
+    oracle = nibabel.Nifti1Image(array, np.eye(4))
+    starts = [data.draw(st.integers(0, n - 1)) for n in shape[:3]]
+    counts = [data.draw(st.integers(1, n - at)) for n, at in zip(shape, starts, strict=False)]
+    stored = oracle.to_bytes()
+    if member_bytes:
+        members = [stored[at : at + member_bytes] for at in range(0, len(stored), member_bytes)]
+        stored = b"".join(zlib.compress(member, wbits=31) for member in members)
+    file = NiftiFile(stored, MAX_VOXELS)
+    places = tuple(slice(at, at + count) for at, count in zip(starts, counts, strict=True))
+    expected = np.asanyarray(oracle.slicer[places].dataobj)
+    assert np.array_equal(file.read((*starts, *counts)), np.moveaxis(expected, 3, 0))
+
+
 def test_what_we_write_nibabel_reads(tmp_path):
     array = RNG.integers(-999, 999, (6, 5, 4)).astype(np.int16)
     (tmp_path / "v.nii.gz").write_bytes(nifti(array, (1.5, 0.75, 0.8), compressed=True))

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from sophon.store.bucket.hedge import Hedge
+from tests.support.waiting import HANG_S
 
 
 def hedge(late_s):
@@ -28,7 +29,7 @@ def test_the_second_request_is_taken_if_it_is_answered_first():
     def request():
         first.append(threading.current_thread())
         if len(first) == 1:
-            over.wait(60)
+            over.wait(HANG_S)
             return "late"
         return "soon"
 

@@ -11,6 +11,7 @@ from sophon.store import STORES, open_store
 from tests.store.bucket.test_stores import same
 from tests.store.datasets import make, picture, write_files, write_tar
 from tests.support import azurite as azurite_support
+from tests.support.waiting import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def web(tmp_path):
     )
     import socket
 
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + HANG_S
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=5).close()

@@ -300,7 +300,7 @@ def test_options_that_are_wrong_or_for_another_kind(tmp_path):
         (f"{path}?where=", "option 'where' is empty"),
         (f"{path}?label=a&label=b", "option 'label' is given twice"),
         (f"{path}?files=.wav", "option 'files' does not apply to a listing"),
-        (f"{path}?label=nope", "no column 'nope' of labels"),
+        (f"{path}?label=nope", "no label column 'nope'"),
         (f"{tmp_path / 'img'}?path=x", "option 'path' does not apply to a folder"),
         (f"{tmp_path / 'img'}?files=wav", "expected file name endings such as .wav"),
     ]:
@@ -327,7 +327,7 @@ def test_a_file_of_that_very_name_comes_first(tmp_path):
 
 def test_files_of_any_kind_in_a_folder(tmp_path):
     write_files(tmp_path, {"a/0.bin": b"zero", "a/x.npy": b"array", "b/1.raw": b"one", "b/.hidden": b"?"})
-    with pytest.raises(StoreError, match=r"there are 1 \.\w+ files, which .*\?files=\.\w+ would use"):
+    with pytest.raises(StoreError, match=r"\?files=\.\w+ would use the 1 \.\w+ files there"):
         open_store(tmp_path)
     some = open_store(f"{tmp_path}?files=.bin,.raw")
     assert [some.read(i) for i in range(2)] == [b"zero", b"one"]

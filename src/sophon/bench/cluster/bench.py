@@ -10,6 +10,7 @@ from sophon.bench.cluster.nodes import bench_nodes, bench_uneven
 from sophon.bench.cluster.peers import bench_peers
 from sophon.bench.cluster.ray_cost import bench_ray
 from sophon.bench.harness import OnStep, nothing
+from sophon.bench.planning.relays import bench_relays
 from sophon.errors import ConfigError
 
 
@@ -20,6 +21,7 @@ def bench_cluster(
     shape: str = "auto",
     *,
     peers: bool = False,
+    relays: bool = False,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
     """Measure one, two and four nodes, nodes with unequal links, and the cost of Ray.
@@ -30,6 +32,7 @@ def bench_cluster(
         rounds: Number of timed epochs per case.
         shape: How the rate is enforced; see `open_testbed`.
         peers: Whether to run other loaders on the same files.
+        relays: Whether to measure relays, too; see `bench_relays`.
         on_step: Called with the name of the next step.
 
     Returns:
@@ -42,7 +45,7 @@ def bench_cluster(
     result = bench_nodes(data, link_bytes_per_s, rounds, shape, on_step=on_step)
     result["times"] = result["nodes"]["4"]["per_s"] / result["nodes"]["1"]["per_s"]
     result["uneven"] = bench_uneven(data, link_bytes_per_s, rounds, shape, on_step=on_step)
-    result["relays"] = {}
+    result["relays"] = bench_relays(data, rounds=rounds, on_step=on_step)["relays"] if relays else {}
     ray = bench_ray(data, rounds + 2, on_step) if has_ray else None
     result["ray"], result["ray_overhead"] = ray, None if ray is None else ray["overhead"]
     if peers:

@@ -44,9 +44,10 @@ def bench_ranks(
 
     Returns:
         ``{"rig": …, "ranks": {"2": {"samples", "first_epoch_s", "epoch_s", "of_first", "worst_error", "epochs": [{
-        "epoch_s", "link_bytes", "predicted_s", "took_s", "cuts"}]}}}``; the last three have one entry per rank. The
-        `epoch_s` of a row is the median of its planned epochs, each until its last rank was done; `of_first` compares
-        it with the first row's; `worst_error` is the largest |predicted / took - 1| of any rank in any of them.
+        "epoch_s", "link_bytes", "predicted_s", "took_s", "planned", "cuts"}]}}}``; the last four have one entry per
+        rank, and `planned` is the whole prediction of its plan with the resources that it assumed. The `epoch_s` of a
+        row is the median of its planned epochs, each until its last rank was done; `of_first` compares it with the
+        first row's; `worst_error` is the largest |predicted / took - 1| of any rank in any of them.
     """
     steps, count = iter(range(1, 1 << 30)), len(counts) * (1 + epochs)
     rows: dict[str, Any] = {}
@@ -80,6 +81,7 @@ def _row(runs: Sequence[Sequence[dict[str, Any]]], samples: int) -> dict[str, An
             "epoch_s": max(run["epoch_s"] for run in ranks),
             "took_s": [run["epoch_s"] for run in ranks],
             "predicted_s": [run["predicted_s"] for run in ranks],
+            "planned": [run["planned"] for run in ranks],
             "link_bytes": sum(run["link_bytes"] for run in ranks),
             "cuts": [run["cuts"] for run in ranks],
         }

@@ -23,7 +23,7 @@ from sophon.store import open_store
 _NAME = "train"
 _CONSUMER: dict[str, Any] = {"kind": "stand-in", "samples_per_s": 4000.0, "interface": None}  # faster than any CPU here
 _BATCH, _WORKERS = 16, 1
-_LEAST = 1000  # samples in an epoch, so that planning takes a small part of it
+_LEAST = 4000  # samples in an epoch, so that planning and starting take a small part of it
 _LEARNING = 2  # epochs before the timed ones, in which costs, links and relays are measured
 
 

@@ -13,6 +13,8 @@ import re
 import time
 from pathlib import Path
 
+from sophon.process.children import children_of
+
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 _PERIOD_US, _LEAST_US = 10_000, 1_000  # the kernel takes no quota below 1 ms
 _NAME = re.compile(r"sophon-(\d+)-\d+")
@@ -34,7 +36,7 @@ class Quota:
 
     Args:
         cores: Number of cores; may be a fraction.
-        pid: The process, with all its threads and later children.
+        pid: The process, with all its threads, its children and later children.
     """
 
     def __init__(self, cores: float, pid: int) -> None:
@@ -53,7 +55,9 @@ class Quota:
                 (self._folder / "cpu.cfs_quota_us").write_text(str(quota_us))
             else:
                 (self._folder / "cpu.max").write_text(f"{quota_us} {period_us}")
-            (self._folder / "cgroup.procs").write_text(str(self._pid))
+            for pid in self._tree(self._pid):
+                with contextlib.suppress(ProcessLookupError):  # a child may have ended
+                    (self._folder / "cgroup.procs").write_text(str(pid))
         except BaseException:
             self.close()
             raise
@@ -61,9 +65,16 @@ class Quota:
 
     def close(self) -> None:
         """Release the process and remove the cgroup."""
-        with contextlib.suppress(OSError):  # it may have ended
-            (self._root / "cgroup.procs").write_text(str(self._pid))
+        for pid in self._tree(self._pid):
+            with contextlib.suppress(OSError):  # it may have ended
+                (self._root / "cgroup.procs").write_text(str(pid))
         _remove(self._folder)
+
+    def _tree(self, pid: int) -> list[int]:
+        """Return a process and everything below it, parents first: what they start meanwhile is in the group."""
+        with contextlib.suppress(FileNotFoundError):
+            return [pid, *(below for child in children_of(pid) for below in self._tree(child))]
+        return [pid]
 
     def __exit__(self, *_: object) -> None:
         self.close()

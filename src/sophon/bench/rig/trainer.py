@@ -30,6 +30,7 @@ from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
 from sophon.loader.options import Planning
 from sophon.pipeline import Key
+from sophon.plan.plan import Plan
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.measure import measure
 from sophon.store import open_store
@@ -122,7 +123,7 @@ class Trainer:
         before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
         cpu_s, start_s = time.process_time(), time.monotonic()
         loader.set_epoch(epoch)
-        predicted_s = _consume(loader, consumer)
+        plan = _consume(loader, consumer)
         bound_s = None if loader.plan is None else loader.plan.prediction.bound_s
         epoch_s, cpu_s = time.monotonic() - start_s, time.process_time() - cpu_s
         after, after_bytes = loader.stats.to_dict(), _received_bytes(interface)
@@ -130,7 +131,8 @@ class Trainer:
         return {
             **counts,
             "epoch_s": epoch_s,
-            "predicted_s": predicted_s,
+            "predicted_s": None if plan is None else plan.prediction.epoch_s,
+            "planned": None if plan is None else {**plan.prediction.to_json(), "resources": plan.resources.to_json()},
             "bound_s": bound_s,
             "trainer_cpu_s": cpu_s,
             "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
@@ -194,14 +196,14 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(part)
 
 
-def _consume(loader: DataLoader, consumer: Consumer) -> float | None:
-    """Take all batches; return the prediction of the plan at the start of the epoch, if there was one."""
-    predicted_s = None
+def _consume(loader: DataLoader, consumer: Consumer) -> Plan | None:
+    """Take all batches; return the plan that the epoch began with, if there was one."""
+    plan = None
     for number, batch in enumerate(loader):
-        if number == 0 and loader.plan is not None:
-            predicted_s = loader.plan.prediction.epoch_s
+        if number == 0:
+            plan = loader.plan
         consumer.take(batch)
-    return predicted_s
+    return plan
 
 
 def _received_bytes(interface: str | None) -> int | None:

@@ -39,11 +39,12 @@ def bench_calls_command(
 
 
 def _print_calls(result: dict[str, Any], console: Console) -> None:
-    table = Table("loader", "samples/s", "/ torch")
+    table = Table("loader", "samples/s", "/ torch", "CPU of loader and workers", "of the node, on the same cores")
     torch_per_s = result["per_s"]["torch"]
     names = {"torch": "torch's DataLoader", "local": "sophon, local files", "node": "sophon, over a node, optimal"}
     for name, rate in result["per_s"].items():
-        table.add_row(names[name], f"{rate:,.0f}", f"{rate / torch_per_s:.2f}×")
+        cpu = [f"{1000 * seconds:.2f} ms" for seconds in result["cpu_s"][name].values()]
+        table.add_row(names[name], f"{rate:,.0f}", f"{rate / torch_per_s:.2f}×", *cpu)
     step_ms, workers = 1000 * result["step_s"], result["workers"]
     console.print(
         f"{result['samples']:,} images, {step_ms:g} ms of Python after the crop, {workers} worker processes each",

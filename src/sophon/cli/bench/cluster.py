@@ -30,15 +30,23 @@ from sophon.units import format_seconds, parse_bandwidth
     help="What limits the rate: the kernel (tbf) or the servers.",
 )
 @click.option("--peers", is_flag=True, help="Also run Ray Data on the same files.")
+@click.option("--relays", is_flag=True, help="Also measure relays, as `sophon bench relays` does.")
 @json_option
 def bench_cluster_command(
-    data: Path | None, count: int, link: float, rounds: int, shape: str, peers: bool, json_target: str | None
+    data: Path | None,
+    count: int,
+    link: float,
+    rounds: int,
+    shape: str,
+    peers: bool,
+    relays: bool,
+    json_target: str | None,
 ) -> None:
     """Compare one, two and four nodes; measure what Ray costs."""
     from sophon.bench.cluster.bench import bench_cluster
 
     with steps_bar("cluster") as report, photo_folder(data, count, report) as folder:
-        result = bench_cluster(folder, link, rounds, shape, peers=peers, on_step=report)
+        result = bench_cluster(folder, link, rounds, shape, peers=peers, relays=relays, on_step=report)
     show(result, json_target, _print)
 
 

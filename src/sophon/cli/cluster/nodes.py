@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sophon.cli.output import json_option, show
+from sophon.errors import ProtocolError
 
 
 @click.command()
@@ -36,13 +38,40 @@ def _asked(address: str, action: str, message: dict[str, Any] | None = None) -> 
 
 
 def _print(result: dict[str, Any], console: Console) -> None:
+    try:
+        rows = list(_rows(result))
+        missing = [str(name) for name in result["missing"]]
+        relays = _about_relays(result.get("relays"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(
+            f"the registry describes its nodes in a form that is not known here: {error!r:.200}"
+        ) from error
     table = Table("node", "role", "state", "cores", "data set", "part", "samples")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if relays is not None:
+        console.print(relays)
+    for name in missing:
+        console.print(f"no node holds {name}; start one, or forget the part with --forget")
+
+
+def _rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for node in result["nodes"]:
         for name, held in sorted(node["datasets"].items()):
             part = held["part"] or held["fingerprint"][:12]
-            table.add_row(
-                node["url"], node["role"], node["state"], f"{node['cores']:g}", name, part, f"{held['samples']:,}"
-            )
-    console.print(table)
-    for name in result["missing"]:
-        console.print(f"no node holds {name}; start one, or forget the part with --forget")
+            told = (node["url"], node["role"], node["state"], f"{node['cores']:g}", name, part, f"{held['samples']:,}")
+            yield tuple(map(str, told))
+
+
+def _about_relays(relays: dict[str, Any] | None) -> str | None:
+    """Return how many relays run and how many are wanted; None if there are none and none are wanted."""
+    if relays is None or not (relays["wanted"] or relays["running"]):
+        return None
+    wanted, running = int(relays["wanted"]), int(relays["running"])
+    told = f"relays: {running} running, {wanted} wanted by {int(relays['trainers'])} trainers"
+    if relays["runs_here"] or wanted == running:
+        return told
+    if wanted > running:
+        return f"{told}; training waits for CPU: start {wanted - running} more with `sophon relay … --registry`"
+    return f"{told}; {running - wanted} may be stopped"

@@ -18,11 +18,16 @@ from typing import Any
 
 from sophon.artifact import replacing
 from sophon.cluster.keeper import LOOK_S, Keeper
-from sophon.cluster.on_ray.layout import NAMESPACE, REGISTRY, Layout, NodeLayout
-from sophon.errors import ConfigError
+from sophon.cluster.on_ray.layout import NAMESPACE, REGISTRY, Layout, NodeLayout, RelaysLayout
+from sophon.cluster.relays import RelayCommand
+from sophon.errors import ConfigError, Error
+from sophon.link.registry import RegistryClient
+from sophon.link.wire import parse_json
 
 _ADDRESS_S = 2.0  # between two lookups of the registry's address
 _ASK_S = 5.0
+_DRAIN_S = 40.0  # a relay finishes what it is asked for
+_MOST_STATUS_BYTES = 64 << 20
 
 
 class Watched:
@@ -46,13 +51,17 @@ class Watched:
         while not self._ended.is_set():
             with self._lock:
                 try:
-                    if not self._ended.is_set():
+                    if not self._ended.is_set() and self._is_due():
                         self._keeper.look()
                         self._problem = ""
                 except (ConfigError, OSError) as error:
                     self._problem = str(error)
             self.between()
             self._ended.wait(LOOK_S)
+
+    def _is_due(self) -> bool:
+        """Return whether the process can be started."""
+        return True
 
     def between(self) -> None:
         """Hook for periodic work."""
@@ -78,7 +87,7 @@ class Watched:
 
 
 class RegistryKeeper(Watched):
-    """Keeps `sophon registry` running.
+    """Keeps `sophon registry` running, and as many actors for relays as it wants.
 
     Args:
         layout: The whole layout.
@@ -86,8 +95,53 @@ class RegistryKeeper(Watched):
 
     def __init__(self, layout: Layout) -> None:
         told, folder = layout.registry, layout.place(REGISTRY)
+        self._layout = layout
+        self._asked_s = -_ADDRESS_S
+        self._rests = False
+        self._leaving: dict[int, tuple[float, Any]] = {}  # relays that finish what they are asked for
         arguments = ["registry", "--host", told.host or own_host(), "--state", str(folder / "state.json")]
+        if layout.relays.most:
+            arguments += ["--relays", f"{layout.relays.least}-{layout.relays.most}", "--relays-elsewhere"]
         super().__init__(folder, [*arguments, *told.options], told.port)
+
+    def rest(self) -> None:
+        """Start and stop no more relays, because all of them are being taken down."""
+        self._rests = True
+
+    def between(self) -> None:
+        """Follow the number of relays that the registry wants."""
+        if not self._layout.relays.most or self._rests or time.monotonic() - self._asked_s < _ADDRESS_S:
+            return
+        self._asked_s = time.monotonic()
+        if (told := registry_status(self.address())) is not None and told.get("upstreams"):
+            self._staff(int(told["relays"]["wanted"]))
+
+    def _staff(self, wanted: int) -> None:
+        """Start the actors of relays that are wanted; have the others finish their work, then end them."""
+        import ray
+
+        for number, (since_s, drained) in list(self._leaving.items()):
+            is_over = bool(ray.wait([drained], timeout=0)[0]) or time.monotonic() - since_s > _DRAIN_S
+            if is_over:
+                with contextlib.suppress(ValueError):
+                    ray.kill(ray.get_actor(RelaysLayout.actor(number), namespace=NAMESPACE), no_restart=True)
+                del self._leaving[number]
+        layout = self._layout
+        for number in range(min(wanted, layout.relays.most)):
+            if number not in self._leaving:
+                start_actor(
+                    RelayKeeper,
+                    RelaysLayout.actor(number),
+                    layout.relays.label,
+                    layout,
+                    number,
+                    cores=layout.relays.cores,
+                )
+        for number in range(wanted, layout.relays.most):
+            if number not in self._leaving:
+                with contextlib.suppress(ValueError):  # there is none
+                    actor = ray.get_actor(RelaysLayout.actor(number), namespace=NAMESPACE)
+                    self._leaving[number] = time.monotonic(), actor.drain.remote()
 
     def address(self) -> str:
         """Return the registry's address; "" while it is not ready."""
@@ -119,11 +173,65 @@ class StorageKeeper(Watched):
         if time.monotonic() - self._asked_s < _ADDRESS_S:
             return
         self._asked_s = time.monotonic()
+        self._written = write_address(self._address_file, registry_address(), self._written)
+
+
+class RelayKeeper(Watched):
+    """Keeps `sophon relay` running, in front of the nodes that there are.
+
+    Args:
+        layout: All that runs.
+        number: Number of the relay.
+    """
+
+    def __init__(self, layout: Layout, number: int) -> None:
+        self._folder = layout.place(RelaysLayout.actor(number))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._address_file = self._folder / "registry"
+        options = (*layout.relays.options, "--registry", f"@{self._address_file}")
+        self._command = RelayCommand(layout.relays.host or own_host(), layout.relays.cores, self._folder, options)
+        self._asked_s = -_ADDRESS_S
+        self._written = ""
+        super().__init__(self._folder, (), 0)  # not started until it is known whom to ask
+
+    def _is_due(self) -> bool:
+        return bool(self._keeper.arguments)
+
+    def between(self) -> None:
+        """Find out which nodes there are; a relay in front of others is started anew."""
+        if time.monotonic() - self._asked_s < _ADDRESS_S:
+            return
+        self._asked_s = time.monotonic()
         address = registry_address()
-        if address and address != self._written:
-            with contextlib.suppress(OSError), replacing(self._address_file) as file:
-                file.write(address.encode() + b"\n")
-                self._written = address
+        told = registry_status(address)
+        if told is None or not told.get("upstreams"):
+            return
+        self._written = write_address(self._address_file, address, self._written)
+        arguments = tuple(self._command.arguments(told["upstreams"]))
+        if arguments != self._keeper.arguments:
+            with self._lock:
+                if not self._ended.is_set():
+                    self._keeper.close()
+                    self._keeper = Keeper(self._folder, arguments)
+
+
+def registry_status(address: str) -> dict[str, Any] | None:
+    """Return what a registry tells of nodes and relays; None if it does not answer."""
+    if not address:
+        return None
+    try:
+        return parse_json(RegistryClient(address).action("status"), _MOST_STATUS_BYTES)
+    except Error:
+        return None
+
+
+def write_address(path: Path, address: str, written: str) -> str:
+    """Write the registry's address to a file that a process reads; return what is in the file."""
+    if address and address != written:
+        with contextlib.suppress(OSError), replacing(path) as file:
+            file.write(address.encode() + b"\n")
+            return address
+    return written
 
 
 def own_host() -> str:
@@ -150,3 +258,31 @@ def remote(kind: Callable[..., Any]) -> Any:
     import ray
 
     return ray.remote(kind)
+
+
+def start_actor(kind: type[Any], name: str, label: Any, *arguments: Any, cores: float = 0) -> Any:
+    """Return a detached actor, which is started unless it exists.
+
+    Args:
+        kind: Its class.
+        name: Its name.
+        label: Labels of the Ray node to run on; empty for any.
+        arguments: Arguments of the class.
+        cores: Number of cores that Ray reserves for it.
+    """
+    options: dict[str, Any] = {"label_selector": dict(label)} if label else {}
+    return (
+        remote(kind)
+        .options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            max_task_retries=-1,
+            num_cpus=cores,
+            max_concurrency=8,
+            **options,
+        )
+        .remote(*arguments)
+    )

@@ -48,6 +48,11 @@ class OnRay(Discovery):
         self._registered = Registered(f"{place}/{self._dataset}", self._credentials, self._deadline_s)
         return self._registered.find()
 
+    def report(self, bottleneck: str, waited_share: float, relay_share: float) -> None:
+        """Tell the registry what holds this trainer up."""
+        if self._registered is not None:
+            self._registered.report(bottleneck, waited_share, relay_share)
+
 
 def open_on_ray(address: str, credentials: Credentials, deadline_s: float) -> OnRay:
     """Return an `OnRay` for an address."""

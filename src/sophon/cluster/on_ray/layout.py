@@ -11,6 +11,10 @@
         part: 1/2
         cores: 4
         options: [--token-file, /etc/sophon/tokens]
+    relays:                             # if trainers need CPU; left out, none are run
+      least: 0
+      most: 4
+      cores: 2
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from sophon.store.listing.part import Part
 NAMESPACE = "sophon"
 REGISTRY = "sophon:registry"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_MOST_RELAYS = 1024
 _OURS = ("--port", "--ready-file", "--registry", "--advertise", "--part", "--cores", "--host")
 
 
@@ -79,6 +84,32 @@ class RegistryLayout:
 
 
 @dataclass(frozen=True)
+class RelaysLayout:
+    """The relays, whose number follows what trainers report.
+
+    Args:
+        least: Fewest relays.
+        most: Most relays; 0 for none.
+        cores: Number of cores of each, which Ray reserves: its autoscaler adds machines if there are too few.
+        host: Address to listen on; "" for that of the Ray node.
+        label: Labels of the Ray nodes to run on; empty for any node.
+        options: Further options of `sophon relay`.
+    """
+
+    least: int = 0
+    most: int = 0
+    cores: float = 1.0
+    host: str = ""
+    label: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+    @staticmethod
+    def actor(number: int) -> str:
+        """Name of a relay's Ray actor."""
+        return f"sophon:relay:{number}"
+
+
+@dataclass(frozen=True)
 class Layout:
     """Everything that should run.
 
@@ -86,18 +117,20 @@ class Layout:
         nodes: The storage nodes.
         registry: The registry.
         folder: Folder in which each host keeps the state of its processes.
+        relays: The relays.
     """
 
     nodes: tuple[NodeLayout, ...]
     registry: RegistryLayout = field(default_factory=RegistryLayout)
     folder: str = "/tmp/sophon-nodes"
+    relays: RelaysLayout = field(default_factory=RelaysLayout)
 
     @classmethod
     def parse(cls, said: Any) -> Layout:
         """Parse a layout from a dictionary, or raise `ConfigError`."""
         if not isinstance(said, Mapping):
             raise ConfigError(f"expected a dictionary with nodes, got {said!r:.80}")
-        _check_names("the layout", said, ("nodes", "registry", "folder"))
+        _check_names("the layout", said, ("nodes", "registry", "folder", "relays"))
         nodes = said.get("nodes")
         if not isinstance(nodes, Sequence) or isinstance(nodes, str) or not nodes:
             raise ConfigError("nodes: expected a list with at least one storage node")
@@ -106,7 +139,8 @@ class Layout:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"nodes: {twice[0]!r} is used more than once; give each node its own name")
-        return cls(parsed, _registry(said.get("registry") or {}), str(said.get("folder") or cls.folder))
+        folder = str(said.get("folder") or cls.folder)
+        return cls(parsed, _registry(said.get("registry") or {}), folder, _relays(said.get("relays") or {}))
 
     @classmethod
     def load(cls, path: Path) -> Layout:
@@ -154,6 +188,23 @@ def _registry(said: Any) -> RegistryLayout:
     options = _options("registry", said.get("options") or ())
     port, host = _port("registry", said.get("port", 0)), str(said.get("host") or "")
     return RegistryLayout(port, host, _label("registry", said.get("label")), options)
+
+
+def _relays(said: Any) -> RelaysLayout:
+    if not isinstance(said, Mapping):
+        raise ConfigError(f"relays: expected a dictionary, got {said!r:.80}")
+    _check_names("relays", said, ("least", "most", "cores", "host", "label", "options"))
+    least, most, cores = said.get("least", 0), said.get("most", 0), said.get("cores", 1.0)
+    for name, number in (("least", least), ("most", most)):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST_RELAYS:
+            raise ConfigError(f"relays: {name}: expected a number in 0 … {_MOST_RELAYS}, got {number!r:.40}")
+    if least > most:
+        raise ConfigError(f"relays: least: {least} is more than most: {most}")
+    if isinstance(cores, bool) or not isinstance(cores, int | float) or not 0 < cores <= 4096:
+        raise ConfigError(f"relays: cores: expected a number above zero, got {cores!r:.40}")
+    options = _options("relays", said.get("options") or ())
+    host, label = str(said.get("host") or ""), _label("relays", said.get("label"))
+    return RelaysLayout(least, most, float(cores), host, label, options)
 
 
 def _check_names(where: str, said: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import time
 from typing import Any
 
-from sophon.cluster.on_ray.actors import RegistryKeeper, StorageKeeper, remote
+from sophon.cluster.on_ray.actors import RegistryKeeper, StorageKeeper, start_actor
 from sophon.cluster.on_ray.layout import NAMESPACE, REGISTRY, Layout
 from sophon.errors import ConfigError, UnavailableError
 
@@ -36,9 +36,9 @@ def serve(layout: Layout | dict[str, Any], wait_s: float = 120.0) -> str:
     """
     layout = layout if isinstance(layout, Layout) else Layout.parse(layout)
     need_ray()
-    actors = {REGISTRY: _actor(RegistryKeeper, REGISTRY, layout.registry.label, layout)}
+    actors = {REGISTRY: start_actor(RegistryKeeper, REGISTRY, layout.registry.label, layout)}
     for node in layout.nodes:
-        actors[node.actor] = _actor(StorageKeeper, node.actor, node.label, layout, node)
+        actors[node.actor] = start_actor(StorageKeeper, node.actor, node.label, layout, node)
     return _wait(actors, wait_s) if wait_s else ""
 
 
@@ -49,6 +49,9 @@ def down(wait_s: float = _DRAIN_S) -> list[str]:
 
     need_ray()
     names = sorted(running(), key=lambda name: name == REGISTRY)
+    if REGISTRY in names:  # or it would start relays again
+        with contextlib.suppress(RayError):
+            ray.get(ray.get_actor(REGISTRY, namespace=NAMESPACE).rest.remote(), timeout=_ASK_S)
     draining = {}
     for name in names:
         if name != REGISTRY:
@@ -96,25 +99,6 @@ def need_ray() -> None:
         raise ConfigError('Ray is not installed; pip install "sophon-loader[ray]"') from error
     if not ray.is_initialized():
         raise ConfigError("this process is not connected to Ray; call ray.init(address='auto') first")
-
-
-def _actor(kind: type[Any], name: str, label: Any, *arguments: Any) -> Any:
-    options: dict[str, Any] = {"label_selector": dict(label)} if label else {}
-    return (
-        remote(kind)
-        .options(
-            name=name,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=-1,
-            num_cpus=0,
-            max_concurrency=8,
-            **options,
-        )
-        .remote(*arguments)
-    )
 
 
 def _wait(actors: dict[str, Any], wait_s: float) -> str:

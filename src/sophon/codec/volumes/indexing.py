@@ -92,7 +92,8 @@ def write_foreground(
 def _one(data: bytes, place: Path) -> tuple[int, bool]:
     """Write the index of one label; return its size in bytes, and whether it existed."""
     file = opened_file(memoryview(data), MAX_VOXELS)
-    if place.exists():
+    # Whoever may write there may have put a pipe or a terabyte of nothing in its place.
+    if place.is_file() and place.stat().st_size <= foreground.MOST_BYTES:
         before = place.read_bytes()
         try:
             foreground.from_bytes(before, file.header.sizes, len(data))

@@ -201,7 +201,7 @@ class Engine:
     def batches(self) -> Iterator[Any]:
         """Yield the batches of the epoch in order."""
         for number in range(self._machine.batches):
-            start_s = time.monotonic()
+            start_s, start_cpu_s = time.monotonic(), time.thread_time()
             try:
                 batch = self._wait_for(number) if self._setting.workers else self._make(number)
                 result = batch.take() if batch.is_over else self._mended(number, batch)
@@ -210,6 +210,8 @@ class Engine:
             finally:
                 now_s = time.monotonic()
                 self._stats.add(waited_s=now_s - start_s)
+            if self._setting.workers and self._planner is not None:
+                self._planner.overhead(time.thread_time() - start_cpu_s)
             del batch
             if self._stats.fallback:
                 self._samples.sources.warn_of_fallback(stacklevel=5)
@@ -362,9 +364,14 @@ class Engine:
             while not self._free:  # one that leaves has still to give its own back
                 self._work.wait(0.1)
             number = self._free.pop(0)
+        begun_s = time.thread_time()
         try:
             while (item := self._next_reply()) is not None:
-                self._finish(self._finishers[number], *item)
+                other_s = self._finish(self._finishers[number], *item)
+                now_s = time.thread_time()
+                if self._planner is not None:
+                    self._planner.overhead(max(now_s - begun_s + other_s, 0.0))
+                begun_s = now_s
         finally:
             with self._lock:
                 self._free.append(number)
@@ -379,7 +386,12 @@ class Engine:
             self._work.notify()  # the word that woke this thread was meant for one that stays
             return None
 
-    def _finish(self, finisher: Finisher, position: int, reply: Reply) -> None:
+    def _finish(self, finisher: Finisher, position: int, reply: Reply) -> float:
+        """Finish a sample and what becomes complete with it.
+
+        Returns:
+            CPU seconds to add to those of this thread, so that the sum is what finishing takes beside its ops.
+        """
         start_s = time.monotonic()
         sample = int(self._order[position])
         known_by = sample if self._stretch.keys is None else int(self._stretch.keys[position])
@@ -416,6 +428,8 @@ class Engine:
             if complete or (self._tuner is not None and self._machine.full):
                 self._changed.notify_all()
             self._tune(now_s)
+        elsewhere_s = made.cpu_s if self._finishers.writes_alone else 0.0
+        return elsewhere_s - (made.cpu_s if made.trace is None else min(made.trace.finishing_s, made.cpu_s))
 
     def _run(self, finisher: Finisher, reply: Reply, key: Key, batch: Batch | None, position: int) -> Made:
         """Finish a sample, here or in a worker process."""
@@ -451,7 +465,10 @@ class Engine:
             result = self._stretch.pin(result) if is_ours else pinned(result)
         if self._stretch.device is not None and result is not EMPTY:
             result = self._stretch.device.send(result)
-        self._stats.add(collate_s=time.monotonic() - start_s)
+        seconds = time.monotonic() - start_s
+        self._stats.add(collate_s=seconds)
+        if self._planner is not None and self._finishers.writes_alone:  # in a worker process, whose clock is not seen
+            self._planner.overhead(seconds)
         return result
 
     def _batch(self, place: int) -> Batch:

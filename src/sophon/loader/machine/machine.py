@@ -49,7 +49,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -226,9 +226,9 @@ class Machine:
         self._parts = parts
         self._lanes = parts.lanes(self._config.nodes if self._config.has_fallback else None)
         self._holding_nodes = len({node for holders in parts.holders for node in holders}) or 1
-        self._has_others = [self._standings.has_others(parts.everybody(part)) for part in range(len(parts.holders))]
-        silent_s = min(_SILENT_S, self._config.deadline_s / _SOURCES_TRIED)
-        self._patience.most_s = silent_s if any(self._has_others) else math.inf
+        self._silent_s = min(_SILENT_S, self._config.deadline_s / _SOURCES_TRIED)
+        has_others = any(self._standings.has_others(parts.everybody(part)) for part in range(len(parts.holders)))
+        self._patience.most_s = self._silent_s if has_others else math.inf
 
     def divide(self, parts: Parts, now_s: float) -> None:
         """Continue with other holders: parts were added, moved or lost.
@@ -252,7 +252,9 @@ class Machine:
             has_more = not set(parts.everybody(part)) <= set(before.everybody(was))
             self._waits[part].inherit(waits[was], self._state[position] == _ASKED, now_s if has_more else None)
         for request in self._requests.values():
-            request.can_be_lost = any(self._has_others[parts.at(position)] for position in request.positions)
+            request.can_be_lost = self._have_others(request.positions, request.source)
+            if request.can_be_lost:  # its node may hold nothing any more, and another one all of it
+                self._patience.most_s = self._silent_s
 
     @property
     def tries(self) -> int:
@@ -299,7 +301,7 @@ class Machine:
     ) -> Ask:
         self._request_number += 1
         request = _Request(set(positions), source, now_s, now_s, now_s, is_second=is_second, is_trial=is_trial)
-        request.can_be_lost = any(self._has_others[self._parts.at(position)] for position in positions)
+        request.can_be_lost = self._have_others(positions, source)
         self._requests[self._request_number] = request
         for position in positions:
             if self._state[position] != _ASKED:
@@ -448,6 +450,13 @@ class Machine:
             return True
         return all(source in self._parts.everybody(self._parts.at(position)) for position in positions)
 
+    def _have_others(self, positions: Iterable[int], source: int) -> bool:
+        """Return whether some of these samples can be had from another source."""
+        if self._config.has_fallback and source < self._config.nodes:
+            return True
+        parts = {self._parts.at(position) for position in positions}
+        return any(number != source for part in parts for number in self._parts.everybody(part))
+
     @staticmethod
     def _is_rival(request: _Request, other: _Request) -> bool:
         """Return whether another request owes the same, and is lost too."""
@@ -515,6 +524,10 @@ class Machine:
     def _hold(self, position: int, size_bytes: int) -> None:
         self.held_bytes += size_bytes - self._held.get(position, 0)
         self._held[position] = size_bytes
+
+    def part_of(self, position: int) -> int:
+        """Return the number of the part that a sample belongs to."""
+        return self._parts.at(position)
 
     @property
     def has_ways(self) -> bool:

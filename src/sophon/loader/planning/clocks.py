@@ -72,6 +72,7 @@ class LinkClock:
         self._storage: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # CPU seconds and seconds
         self._store: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # samples and seconds
         self._cutting: deque[tuple[float, float]] = deque(maxlen=_KEPT)  # the same, while waiting for ops
+        self.links = 0  # stretches so far that showed the link's speed
 
     @property
     def link_bytes_per_s(self) -> float | None:
@@ -202,6 +203,7 @@ class LinkClock:
         if stretch.size_bytes < _LEAST_BYTES:
             return
         self._link.append((stretch.size_bytes, stretch.busy_s))
+        self.links += 1
         self._usual = (self._usual[0] + stretch.size_bytes, self._usual[1] + stretch.busy_s)
         if len(self._link) == _KEPT and differ(_rate(self._link), self._usual[0] / self._usual[1]):
             self._usual = (sum(amount for amount, _ in self._link), sum(seconds for _, seconds in self._link))

@@ -95,6 +95,9 @@ class Reporter:
         """Record that a stream has ended."""
         self._rows.append(["ended", self._name(request), time.monotonic()])
 
+    def spent(self, samples: int, size_bytes: int, cpu_s: float) -> None:
+        """Not recorded: a worker's cost of receiving is not that of the loader's own threads."""
+
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
         """Record the time a sample took."""
         there = [float(reply.cpu_s), list(map(float, reply.op_s)), int(reply.raw_bytes), list(map(int, reply.size))]

@@ -41,6 +41,7 @@ from sophon.loader.planning.clocks import LinkClock, believed
 from sophon.loader.planning.early import Early
 from sophon.loader.planning.kept import KeptProfile, cache_path
 from sophon.loader.planning.node_clocks import NodeClocks
+from sophon.loader.planning.receiving import Receiving
 from sophon.loader.planning.relaying import Relaying
 from sophon.loader.planning.replanning import Replanning, moved
 from sophon.loader.sources.assignment import Assignment, agreed_cut, assigned
@@ -50,8 +51,10 @@ from sophon.pipeline.pipeline import in_words
 from sophon.plan.plan import Plan, make_plan
 from sophon.plan.policies import HEADROOM, Options, reserve_for
 from sophon.plan.resources import Node, Resources
+from sophon.plan.scaling import Report
 from sophon.process.cores import cores_here, quota_here
 from sophon.process.renewal import renew_after_fork
+from sophon.process.threads import cpu_s_of_threads
 from sophon.profile.columns import cuts_to_profile
 from sophon.profile.estimate import estimate
 from sophon.profile.explore import DEFAULT_SHARE, explore, explore_first
@@ -65,6 +68,7 @@ _CAREFUL = 4  # times the samples that the first plan needs: that many are in fl
 _MOST_ASKED = 1 << 20  # samples whose sizes are requested when an epoch begins: 8 MB beside the first samples
 _BUSY = 0.6  # of the trainer's cores busy with samples: above this, the link's spare capacity is unknown
 _BEYOND_BUSY = 4.0  # times the estimated speed of such a link, if relays could make use of it
+_LIBRARY = ("event_engine", "grpc", "timer_manager", "lifeguard", "default-executo")  # names of gRPC's own threads
 _UNMEASURED_LINK = 1e9  # bytes per second, if not even one stretch of a second was measured
 
 
@@ -129,9 +133,16 @@ class Planner:
         self._recorder = Recorder(pipeline, self.cuts, len(samples), samples.seed)
         self._clock = LinkClock(samples.sources.cores(opened))
         self._node_clocks = NodeClocks()
+        self._receiving = Receiving()
+        self._bare_s: NDArray[Any] | None = None  # seconds of finishing that the plan assumed, ops and codecs alone
+        self._work_s = 0.0  # CPU seconds of the loader's threads, without finishing
+        self._beyond = (False, 0)  # whether the link may be faster than it seemed, and what of it was seen by then
         self._relaying: Relaying | None = None
-        if may_relay and settings.policy == "optimal" and samples.sources.relays:
+        has_relays = samples.sources.relays or samples.sources.may_gain_relays
+        if may_relay and settings.policy == "optimal" and has_relays:
             self._relaying = Relaying(pipeline, self.cuts)
+            samples.sources.report = self.report
+        self._reported = (0.0, 0.0)  # seconds that the consumer has waited and worked, at the last report
         self._background = Background()
         self.renew()
         renew_after_fork(self)
@@ -266,8 +277,7 @@ class Planner:
         rate = math.inf if before is None else before.consumer_samples_per_s
         if taken:
             rate = ranks * taken / spent_s if spent_s > 0 else math.inf
-        quota = quota_here()  # of all ranks on this host together; containers often have one
-        here = min(self._trainer_cores, min(cores_here(), math.inf if quota is None else quota) / ranks_here(ranks))
+        here = min(self._trainer_cores, self._cores_here())
         there = self._samples.sources.cores(self._samples.opened)
         with self._lock:
             self._clock.cores = there / ranks
@@ -278,7 +288,7 @@ class Planner:
         if link is not None:
             known = None if before is None else before.link_bytes_per_s / ranks
             bytes_per_s = ranks * believed(link, proven, known, is_hasty=self._recorder.is_hasty)
-            if self._relaying is not None and self._is_busy(here):
+            if self._relaying is not None and self._samples.sources.relays and self._is_beyond(here):
                 bytes_per_s *= _BEYOND_BUSY
         # The cost of sending is not added: the cores that the clock has measured are those left over for ops.
         reads_per_s = math.inf if store is None else ranks * store
@@ -288,10 +298,26 @@ class Planner:
             found = Resources(bytes_per_s, cores, ranks * here, rate, nodes=nodes)
         else:
             found = Resources(bytes_per_s, ranks * cores, ranks * here, rate, store_reads_per_s=reads_per_s)
-        if self._relaying is None:
+        if self._relaying is None or not self._samples.sources.relays:
             return found
         with self._lock:
             return self._relaying.resources(found, self._samples.sources.relay_cores, ranks)
+
+    def _cores_here(self) -> float:
+        """Return the number of cores of this rank."""
+        quota = quota_here()  # of all ranks on this host together; containers often have one
+        return min(cores_here(), math.inf if quota is None else quota) / ranks_here(self._ranks)
+
+    def _is_beyond(self, cores: float) -> bool:
+        """Return whether the link is faster than it was seen to be: when it was, this trainer was the bottleneck.
+
+        If all samples go through relays, nothing new is seen of the link, and what was found out remains valid.
+        """
+        is_busy, was, links = self._is_busy(cores), *self._beyond
+        if is_busy or self._clock.links > links:
+            self._beyond = (is_busy, self._clock.links)
+            return is_busy
+        return was
 
     def _is_busy(self, cores: float) -> bool:
         """Return whether the trainer's cores, not the incoming samples, are the bottleneck of this epoch."""
@@ -300,14 +326,15 @@ class Planner:
 
     def _cpu_s(self) -> float:
         """Return the CPU seconds spent here so far on fetching and finishing samples."""
-        return self._stats.finish_cpu_s + self._stats.fetch_cpu_s
+        return self._stats.finish_cpu_s + (self._work_s or self._stats.fetch_cpu_s)
 
     def _nodes(self, lately: bool) -> tuple[Node, ...]:
         """Return the resources of each part of the data set; empty if all samples are held by the same nodes."""
         sources, samples = self._samples.sources, len(self._samples)
         if not sources.has_parts:
             return ()
-        parts = sources.parts(np.arange(samples))
+        parts, relays = sources.parts(np.arange(samples)), sources.relays
+        parts = replace(parts, holders=tuple(tuple(n for n in its if n not in relays) for its in parts.holders))
         with self._lock:
             return self._node_clocks.nodes(parts, samples, sources.cores_of_nodes, self._ranks, lately)
 
@@ -323,12 +350,24 @@ class Planner:
         return self._stats.consumer_s + (self._stats.collate_s if self._is_alone else 0.0)
 
     def _with_own_steps(self, profile: Profile) -> Profile:
-        """Return a profile in which finishing includes the cost of the user's own steps and of batching."""
-        batches_s = 0.0 if self._is_alone else self._stats.collate_s / max(self._stats.samples, 1)
-        own_s = self._own_s + batches_s
-        if self._relaying is not None:  # which are there to relieve these cores, so all work of the cores has to count
-            own_s += self._stats.fetch_cpu_s / max(self._stats.samples, 1)
-        return replace(profile, trainer_s=profile.trainer_s + np.float32(own_s)) if own_s else profile
+        """Return a profile in which finishing includes the user's own steps, receiving and making batches."""
+        with self._lock:
+            self._receiving.library(cpu_s_of_threads(_LIBRARY))
+            each_s, byte_s = self._receiving.costs_s
+            is_known = self._receiving.is_known
+        if not is_known:
+            batches_s = 0.0 if self._is_alone else self._stats.collate_s / max(self._stats.samples, 1)
+            own_s = self._own_s + batches_s
+            if self._relaying is not None:  # which are there to relieve these cores, so all their work has to count
+                own_s += self._stats.fetch_cpu_s / max(self._stats.samples, 1)
+            return replace(profile, trainer_s=profile.trainer_s + np.float32(own_s)) if own_s else profile
+        # Threads that receive have cores to themselves if there are more cores than workers.
+        share = min(1.0, self._trainer_cores / self._cores_here())
+        trainer_s = profile.trainer_s + np.float32(self._own_s + share * each_s)
+        for column, route in enumerate(profile.routes if byte_s else ()):
+            arriving = profile.payload_bytes if len(route.cuts) == 1 else profile.more["relay_bytes"]
+            trainer_s[:, column] += np.float32(share * byte_s) * arriving[:, column]
+        return replace(profile, trainer_s=trainer_s)
 
     def finish_s(self) -> NDArray[Any] | None:
         """Return the predicted seconds for finishing each sample here under the plan, if there is one."""
@@ -351,11 +390,25 @@ class Planner:
             store_per_s=self._clock.store_samples_per_s or math.inf,
         )
 
+    def report(self) -> tuple[str, float, float] | None:
+        """Return the bottleneck, and the shares of the time in which the consumer waits and relays are busy.
+
+        None if nothing has happened since the last time.
+        """
+        now, plan = (self._stats.waited_s, self._stats.consumer_s), self.plan
+        waited_s, worked_s = (after - before for after, before in zip(now, self._reported, strict=True))
+        if waited_s + worked_s <= 0:
+            return None
+        self._reported = now
+        told = Report.of(0.0, None if plan is None else plan.prediction, waited_s / (waited_s + worked_s))
+        return told.bottleneck, told.waited_share, min(told.relay_share, 1.0)
+
     def _replan(self, resources: Resources, job: Job | None = None) -> None:
         """Make a plan and apply it, unless it is no longer wanted by then."""
-        profile = self._estimate(self._epoch, with_relays=resources.relay_cores > 0)
+        profile = self._estimate(self._epoch, with_relays=0 < resources.relay_cores < math.inf)
         if job is not None and not job.is_wanted:
             return
+        bare_s = profile.trainer_s
         profile, resources = self._in_parts(self._with_own_steps(profile), resources)
         reserve = reserve_for(resources.storage_cores)
         options = replace(self._settings.options, reserve=reserve, headroom=HEADROOM)
@@ -364,6 +417,7 @@ class Planner:
             if job is not None and not job.is_wanted:
                 return
             self.profile, self.plan, self._resources = profile, plan, resources
+            self._bare_s = bare_s
             column = plan.cut
             if self._tried is not None:  # these are still tried, or nothing would be learnt about other cuts
                 tried, columns = self._tried
@@ -436,13 +490,36 @@ class Planner:
             self._clock.ended(request, now_s)
             self._node_clocks.ended(request, now_s)
 
+    def spent(self, samples: int, size_bytes: int, cpu_s: float) -> None:
+        """Record what a request brought, and the CPU seconds of the thread that received it."""
+        with self._lock:
+            self._receiving.received(samples, size_bytes, cpu_s)
+            self._work_s += cpu_s
+
+    def overhead(self, cpu_s: float) -> None:
+        """Record CPU seconds of other threads here, beside finishing samples."""
+        with self._lock:
+            self._receiving.spent(cpu_s)
+            self._work_s += cpu_s
+
     def finished(self, key: Key, reply: Reply, trace: Trace) -> None:
         """Record that a sample was finished here."""
         if reply.first is not None:  # the time near storage and at the relay is not the cost of a cut
             self._count_own(trace)
+            self._finished_relayed(key, reply, trace)
             return
         told = Storage(reply.cpu_s, reply.op_s, reply.raw_bytes, reply.size)
         self._saw(key, reply.cut, len(reply.payload), trace, told)
+
+    def _finished_relayed(self, key: Key, reply: Reply, trace: Trace) -> None:
+        """Record how long finishing took here for a sample that came through a relay."""
+        with self._lock:
+            plan, bare_s, sample = self.plan, self._bare_s, key.sample
+            if self._relaying is None or plan is None or bare_s is None or not sample < len(plan) == len(bare_s):
+                return
+            column = int(plan.cut[sample])
+            if column < bare_s.shape[1] and plan.routes[column].cuts == (reply.first, reply.cut):
+                self._relaying.finished(float(bare_s[sample, column]), trace.finishing_s - trace.own_s)
 
     def hear(self, event: str, *told: Any) -> None:
         """Record a row that a worker process wrote to a ledger; see `ledger` for the rows."""

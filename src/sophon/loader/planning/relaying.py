@@ -46,11 +46,13 @@ class Relaying:
         self._spent_s = 0.0
         self._seen = 0
         self._to_trainer = 1.0
+        self._finishing: list[float] = [0, 0.0]  # samples finished here, and seconds beyond what was planned
+        self._more_s = 0.0
 
     @property
     def relayed(self) -> Relayed:
         """The routes to plan with, and the speed of the relays."""
-        return Relayed(self.routes, self._to_trainer)
+        return Relayed(self.routes, self._to_trainer, self._more_s)
 
     def is_of(self, request: int) -> bool:
         """Return whether a request was sent to a relay."""
@@ -87,6 +89,14 @@ class Relaying:
             self._spent_s += reply.relay_s
             self._seen += 1
 
+    def finished(self, planned_s: float, spent_s: float) -> None:
+        """Record how long finishing took here for a sample that came through a relay, and how long was planned.
+
+        Nobody else sends what relays send, so nothing is known of how long it takes to decode.
+        """
+        self._finishing[0] += 1
+        self._finishing[1] += spent_s - planned_s
+
     def ended(self, request: int, now_s: float) -> None:
         """Record that a stream has ended."""
         self._requests.pop(request).ended(request, now_s)
@@ -97,6 +107,10 @@ class Relaying:
             to_trainer = self._to_trainer * self._spent_s / self._planned_s
             self._to_trainer = min(max(to_trainer, 1 / _EXTREME), _EXTREME)
             self._planned_s, self._spent_s, self._seen = 0.0, 0.0, 0
+        count, beyond_s = self._finishing
+        if count >= _FEW:
+            self._more_s = max(self._more_s + beyond_s / count, 0.0)
+            self._finishing = [0, 0.0]
 
     def hope(self) -> None:
         """Assume that slow relays have become faster; see `LinkClock.hope`."""

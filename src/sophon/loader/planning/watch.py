@@ -59,6 +59,9 @@ class Watch:
         with self._lock:
             self._clock.ended(request, time.monotonic())
 
+    def spent(self, samples: int, size_bytes: int, cpu_s: float) -> None:
+        """Not needed here: nothing is planned."""
+
     def verdict(self) -> Verdict | None:
         """Return the bottleneck of training so far; None if no sample has arrived."""
         stats = self._stats

@@ -22,6 +22,7 @@ from itertools import zip_longest
 
 from sophon.errors import ConfigError, Error, RetryableError, UnavailableError
 from sophon.link.listing import Listing
+from sophon.link.membership import part_numbers
 from sophon.link.transport import Opened
 from sophon.loader.sources.away import LOG
 from sophon.loader.sources.source import Source, check_same, explained
@@ -126,7 +127,7 @@ class Census:
         with ThreadPoolExecutor(min(len(self._nodes), _THREADS), "sophon-open") as pool:
             while True:
                 left = [number for number, node in enumerate(self._nodes) if node.opened is None]
-                list(pool.map(self._try, left))
+                list(pool.map(lambda number: self._try(number, start_s + self._deadline_s), left))
                 found = {node.opened.fingerprint for node in self._nodes if node.opened is not None}
                 patience_s = self._deadline_s if len(found) > 1 else min(_LATE_S, self._deadline_s)
                 is_known = not any(self._is_unknown(number) for number in range(len(self._nodes)))
@@ -134,8 +135,11 @@ class Census:
                     return
                 time.sleep(_PAUSE_S)
 
-    def _try(self, number: int) -> None:
+    def _try(self, number: int, until_s: float) -> None:
         node = self._nodes[number]
+        if time.monotonic() >= until_s:  # many that do not answer would take their time one after another
+            self._problems.setdefault(number, RetryableError("not asked before the deadline"))
+            return
         try:
             node.open(self._pipeline)
         except RetryableError as error:
@@ -279,7 +283,8 @@ def check_numbers(told: Sequence[Opened]) -> None:
     """
     parts = [one for one in told if one.part]
     wholes = {one.whole for one in parts}
-    counts = {one.part.partition("/")[2] for one in parts}
+    numbers = [part_numbers(one.part) for one in parts]
+    counts = {of for _, of in numbers}
     if len(wholes) > 1 or len(counts) > 1:
         shown = ", ".join(sorted({f"{one.part} of {one.whole[:12]}" for one in parts}))
         raise ConfigError(f"the nodes serve parts of different data sets, or divide one differently: {shown}")
@@ -287,8 +292,8 @@ def check_numbers(told: Sequence[Opened]) -> None:
         return
     if any(not one.part for one in told):
         return  # a node holds data without a part number: maybe the whole
-    of = int(counts.pop())
-    seen = {int(one.part.partition("/")[0]) for one in parts}
+    of = counts.pop()
+    seen = {number for number, _ in numbers}
     missing = [f"{number}/{of}" for number in range(1, of + 1) if number not in seen]
     if missing:
         raise UnavailableError(

@@ -38,6 +38,9 @@ class Errand(ABC):
     def waited(self, seconds: float, cpu_s: float) -> None:  # noqa: B027
         """Called with the seconds, and CPU seconds, that a reply took."""
 
+    def spent(self, ask: Ask, cpu_s: float) -> None:  # noqa: B027
+        """Called with all CPU seconds that a separate thread spent on a request, when it has ended."""
+
     def failed(self, ask: Ask, error: Error, since_s: float) -> None:  # noqa: B027
         """Called when a request fails before it is complete, with the time of its last delivery."""
 
@@ -104,12 +107,16 @@ class Driver:
             take: Called with a reply, with the lock held.
             asking: Called, with the lock held, before a request is sent, so that another thread can take over asking.
         """
+        begun_s = time.thread_time()
         while (ask := self._next(is_done)) is not None:
             with self.lock:
                 asking()
             for item in self._replies(ask):
                 with self.lock:
                     take(*item)
+            now_s = time.thread_time()
+            self._errand.spent(ask, now_s - begun_s)
+            begun_s = now_s
 
     def _next(self, is_done: Callable[[], bool]) -> Ask | None:
         """Wait for something to request."""

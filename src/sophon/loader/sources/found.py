@@ -6,6 +6,9 @@ and from then on serves those of its samples that belong to the data set. A node
 for samples that no other node holds, and a node that was restarted with other files only for what it holds now. The
 machine continues with the new division (`Machine.divide`): no request or reply is lost.
 
+Relays come and go in the same way. They hold nothing themselves, so a relay never takes the place of the last holder of
+a sample, and one that is no longer listed is forgotten at once.
+
 Machines and counts identify nodes by number. So there are more *slots* than nodes: a new node takes a free slot, or the
 slot of a node that is gone.
 
@@ -16,9 +19,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from os import PathLike
 from typing import Any, NoReturn
+
+import numpy as np
 
 from sophon.errors import AccessError, ConfigError, Error, RetryableError, UnavailableError
 from sophon.link.discovery import REFRESH_S, Discovery, Found, FoundNode
@@ -97,17 +102,14 @@ class FoundSources(Sources):
         self.renew()
         renew_after_fork(self)
 
-    @property
-    def relays(self) -> frozenset[int]:
-        """None: a relay among them is treated as a node, since routes with two cuts need a fixed set of nodes."""
-        return frozenset()
+    may_gain_relays = True
 
     def renew(self) -> None:
         """Replace the lock in a forked child; a discovery in progress stays with the parent."""
         self._looking = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_looking"}
+        return {name: value for name, value in super().__getstate__().items() if name != "_looking"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -152,6 +154,8 @@ class FoundSources(Sources):
             for source in self._used:  # a node that did not answer holds the same as the others, or nothing
                 source.expected = "" if source.opened is not None else opened.fingerprint
         self._opened_as = opened
+        if self._found.relays:  # they are asked in the background: opening does not wait for them
+            self._looks_at_s = time.monotonic()
         return opened
 
     def _census(self, pipeline: Pipeline) -> Census:
@@ -189,6 +193,8 @@ class FoundSources(Sources):
     def _look(self) -> None:
         try:
             self._change(self._discovery.find())
+            if self.report is not None and (told := self.report()) is not None:
+                self._discovery.report(*told)
         except (RetryableError, ConfigError, AccessError) as error:
             LOG.info("%s: discovery failed: %s", self.url, error, extra={"event": "discovery"})
         except Error as error:
@@ -199,20 +205,24 @@ class FoundSources(Sources):
 
     def _change(self, found: Found) -> None:
         """Switch to a new division of the samples."""
-        named = {node.address for node in found.nodes}
+        everybody = (*found.nodes, *map(FoundNode, found.relays))
+        named = {node.address for node in everybody}
         slots = {source.address: number for number, source in enumerate(self._sources)}
-        is_new = [node for node in found.nodes if node.address not in slots]
+        is_new = [node for node in everybody if node.address not in slots]
         stale = [source for source in self._used if source.is_stale]
-        if named == {source.address for source in self._used} and not is_new and not stale:
+        here = {source.address for source in self._used if source.opened is not None or source.expected}
+        if named == here and not is_new and not stale:
             return
-        for source in stale:
+        gone = [self._sources[n] for n in self.relays if self._sources[n].address not in named]
+        for source in (*stale, *gone):
             source.leave()
-        for node in found.nodes:
+        has_changed = bool(is_new or stale or gone)
+        for node in everybody:
             number = slots.get(node.address)
             number = self._seat(node, named) if number is None else number
             if number is not None and self._sources[number].opened is None and not self._sources[number].expected:
-                self._learn(number, node)
-        self._divide(named)
+                has_changed = self._learn(number, node) or has_changed
+        self._divide(named, has_changed=has_changed)
 
     def _seat(self, node: FoundNode, named: set[str]) -> int | None:
         """Give a node a slot: a free one, or the slot of an unlisted node that is not the only holder of anything."""
@@ -228,17 +238,28 @@ class FoundSources(Sources):
         self._name(free[0], node.address)
         return free[0]
 
-    def _learn(self, number: int, node: FoundNode) -> None:
-        """Ask a node what it holds; a node that does not answer or holds something else counts as empty for now."""
+    def _learn(self, number: int, node: FoundNode) -> bool:
+        """Ask a node what it holds; return whether it has told.
+
+        A node that does not answer or holds something else counts as empty for now.
+        """
         source = self._sources[number]
         try:
             opened = source.open(self._pipeline)
-            source.hold(*self._fitted(source, opened))
+            if not self._is_whole(opened):
+                source.hold(*self._fitted(source, opened))
         except Error as error:
             source.leave()
             LOG.warning("%s is not asked for samples: %s", node.address, error, extra={"event": "discovery"})
-            return
-        LOG.info("%s holds %s samples", node.address, f"{opened.samples:,}", extra={"event": "discovery"})
+            return False
+        does = "passes on" if opened.is_relay else "holds"
+        LOG.info("%s %s %s samples", node.address, does, f"{opened.samples:,}", extra={"event": "discovery"})
+        return True
+
+    def _is_whole(self, opened: Opened) -> bool:
+        """Return whether a relay is one for the whole data set, which nobody has divided."""
+        assert self._opened_as is not None
+        return opened.is_relay and self._union is None and opened.fingerprint == self._opened_as.fingerprint
 
     def _fitted(self, source: Source, opened: Opened) -> tuple[Holding, Any]:
         """Return which samples of the data set a node holds and, if nodes number their labels, all labels."""
@@ -270,24 +291,38 @@ class FoundSources(Sources):
                     return
         raise RetryableError(f"no node reports the names of the samples of {self.url}")
 
-    def _divide(self, named: set[str]) -> None:
+    def _divide(self, named: set[str], *, has_changed: bool = True) -> None:
         """Divide the samples among the nodes; unlisted nodes get only what no other node holds."""
+        before, divided = self._holders, self._union
         if self._union is None:
             well = [n for n, source in enumerate(self._sources) if source.address in named and self._holds_all(source)]
-            self._holders = (tuple(well or self._holders[0]),)
+            self._holders = (self._answering({*well, *self._holders[0]}, well),)
         else:
             its = [source.holding for source in self._sources]
             both = self._union.divided_among(its)
             listed = {n for n, source in enumerate(self._sources) if source.address in named}
-            holders = [tuple(n for n in numbers if n in listed) or numbers for numbers in both.holders]
-            before = self._union.holders
+            holders = [self._answering(numbers, listed) for numbers in both.holders]
+            were = self._union.holders
             if not all(holders):  # a node that held it has left: keep asking that node until the deadline
-                holders = [now or self._held_before(both.part_of, part, before) for part, now in enumerate(holders)]
+                holders = [now or self._held_before(both.part_of, part, were) for part, now in enumerate(holders)]
             self._union = both
             self._holders = tuple(holders)
+        is_same = divided is self._union or (
+            divided is not None and self._union is not None and np.array_equal(divided.part_of, self._union.part_of)
+        )
+        if is_same and before == self._holders and not has_changed:
+            return
         self._version += 1
         held = sorted({self._sources[n].address for numbers in self._holders for n in numbers})
         LOG.info("%s: samples are held by %s", self.url, ", ".join(held), extra={"event": "discovery"})
+
+    def _answering(self, able: Iterable[int], listed: Collection[int]) -> tuple[int, ...]:
+        """Return those to ask of all who can answer: listed ones, but also unlisted nodes if no other is left."""
+        relays = self.relays
+        nodes = [number for number in able if number not in relays]
+        passing = [number for number in able if number in relays and number in listed]
+        chosen = [number for number in nodes if number in listed] or nodes
+        return tuple(sorted([*chosen, *passing]))
 
     def _held_before(self, part_of: Any, part: int, before: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
         """Return the last holders of a part that is now missing, so that they can be asked and named in the error."""

@@ -210,11 +210,12 @@ class _LocalFetch(Fetch):
         start_s = time.monotonic()
         found = self._file(position)
         seconds = time.monotonic() - start_s
-        self._reading.learn(seconds)
+        size_bytes = self._size_bytes(position)
+        self._reading.learn(seconds, 1, size_bytes)
         lane = self._lane
         lane.reads += 1
         lane.read_s += seconds
-        lane.read_bytes += self._size_bytes(position)
+        lane.read_bytes += size_bytes
         self._count(lane.read_s, seconds)
         return found
 

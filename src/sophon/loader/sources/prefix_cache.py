@@ -292,6 +292,7 @@ class _CachedFetch(Fetch):
             samples=tuple(request.samples[position] for position in missing),
             cuts=tuple(transport.asks if request.cuts[p] == cut else request.cuts[p] for p in missing),
             keys=tuple(request.keys[position] for position in missing) if request.keys else (),
+            firsts=tuple(request.firsts[position] for position in missing) if request.firsts else (),
         )
         self._fetch = transport.inner.fetch(rest, self._timeout_s)
         if self._cancelled:  # set last, since `cancel` looks for it

@@ -44,6 +44,9 @@ class Watcher(Protocol):
     def ended(self, request: int) -> None:
         """Called when a stream ends."""
 
+    def spent(self, samples: int, size_bytes: int, cpu_s: float) -> None:
+        """Called with what a request brought, and the CPU seconds of the thread that received it."""
+
 
 def divided(names: tuple[str, ...], opened: Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return which of some names are fields of a data set, and which are columns."""
@@ -218,6 +221,7 @@ class _Samples(Errand):
         self._version = 0  # the machine may have been made before the latest change: report it again
         self._sent: dict[int, Request] = {}
         self._fetches: dict[int, Fetch] = {}
+        self._brought: dict[int, tuple[int, int]] = {}  # samples and bytes of each request
         self._assignment = samples.assignment
 
     def look(self, machine: Machine) -> None:
@@ -254,14 +258,25 @@ class _Samples(Errand):
         self._stats.received(reply, asked, sources.is_fallback(ask.source), sources[ask.source].address)
         if (watcher := self._watching(ask)) is not None:
             watcher.received(ask.request, request.samples[reply.position], reply, asked, fetch)
+            samples, size_bytes = self._brought.get(ask.request, (0, 0))
+            self._brought[ask.request] = samples + 1, size_bytes + len(reply.payload)
+
+    def spent(self, ask: Ask, cpu_s: float) -> None:
+        samples, size_bytes = self._brought.pop(ask.request, (0, 0))
+        if samples and (watcher := self._watching(ask)) is not None:
+            watcher.spent(samples, size_bytes, cpu_s)
 
     def failed(self, ask: Ask, error: Error, since_s: float) -> None:
         self._samples.sources.absences.failed(ask.source, error, since_s)
         self._samples.sources.failed(ask.source)
 
     def moved(self) -> Parts | None:
-        self._version, parts = self._samples.sources.follow(self._row, self._version)
-        return parts
+        sources = self._samples.sources
+        self._version, parts = sources.follow(self._row, self._version)
+        if parts is None or not sources.relays:
+            return parts
+        self._assignment = self._samples.assignment
+        return sources.by_way(parts, self._assignment.are_relayed(np.asarray(self._row, np.int64)))
 
     def ended(self, ask: Ask, failed: bool) -> None:
         self._sent.pop(ask.request, None)

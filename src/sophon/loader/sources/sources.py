@@ -125,7 +125,7 @@ class Sources:
         self.absences = Absences([source.address for source in self._all], deadline_s)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_visitor": None}
+        return {**vars(self), "_visitor": None, "report": None}  # threads and planners stay where they are
 
     def __getitem__(self, number: int) -> Transport:
         return self._all[number]
@@ -155,6 +155,12 @@ class Sources:
         """The numbers of the sources that are relays, as far as is known."""
         opened = ((number, source.opened) for number, source in enumerate(self._sources))
         return frozenset(number for number, told in opened if told is not None and told.is_relay)
+
+    may_gain_relays = False
+    """Whether relays may come later."""
+    report: Callable[[], tuple[str, float, float] | None] | None = None
+    """Returns what holds this trainer up, for whoever starts relays: the bottleneck, and the shares of the time in
+    which the consumer waits and relays are busy."""
 
     @property
     def relay_cores(self) -> dict[int, float]:
@@ -256,10 +262,7 @@ class Sources:
             sizes: Samples in each batch, if batches differ in size.
             is_relayed: Which of the samples go through relays; None if none do or there are no relays.
         """
-        parts = self.parts(row)
-        if is_relayed is not None and (relays := self.relays):
-            of = np.zeros(len(row), np.uint16) if parts.of is None else parts.of.astype(np.uint16)
-            parts = Parts.among(parts.holders, relays, of, is_relayed, parts.names)
+        parts = self.by_way(self.parts(row), is_relayed)
         standings, self._kept = self._kept, None  # a machine requested in the meantime starts without them
         seed = int.from_bytes(os.urandom(8))  # of pauses, so that trainers do not retry in step
         now_s = time.monotonic()
@@ -269,6 +272,19 @@ class Sources:
         """Return the holders of a row's samples."""
         of = None if self._union is None else self._union.part_of[np.asarray(row, np.int64)]
         return Parts(self._holders, of, self._names)
+
+    def by_way(self, parts: Parts, is_relayed: NDArray[np.bool_] | None) -> Parts:
+        """Return parts in which nodes and relays are told apart, if there are relays.
+
+        Args:
+            parts: The holders, relays among them.
+            is_relayed: Which of the samples go through relays; None if none do or there are no relays.
+        """
+        relays = self.relays
+        if is_relayed is None or not relays:
+            return parts
+        of = np.zeros(len(is_relayed), np.uint16) if parts.of is None else parts.of.astype(np.uint16)
+        return Parts.among(parts.holders, relays, of, is_relayed, parts.names)
 
     def keep(self, machine: Machine) -> None:
         """Keep what a machine has learned about the sources for the next one."""

@@ -107,6 +107,7 @@ class VerifiedTransport(Transport):
     def _file(self, request: Request, position: int, timeout_s: float) -> bytes:
         keys = (request.keys[position],) if request.keys else ()
         alone = replace(request, samples=(request.samples[position],), cuts=(RAW,), keys=keys, columns=())
+        alone = replace(alone, firsts=(), node_versions="")  # from a relay as from a node
         for reply in self.inner.fetch(alone, timeout_s):
             if reply.error is not None:
                 raise reply.error

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sophon.bundle import MOST_PARTS
 from sophon.codec.cut import RAW, Cut
 from sophon.codec.table import offered
-from sophon.errors import AccessError, ConfigError, ProtocolError
+from sophon.errors import AccessError, ConfigError, Error, ProtocolError
 from sophon.link.answer import opened_from
 from sophon.link.wire import PROTOCOLS, Request
 from sophon.pipeline.probe import versions
@@ -26,6 +26,8 @@ from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.limits import Limits
 from sophon.server.maker import Maker
+from sophon.server.relay.door import Door
+from sophon.server.relay.passed import PassedTokens
 from sophon.server.relay.upstream import Upstream
 from sophon.server.relay.work import RelayWork
 from sophon.server.seats import Seat, Seats
@@ -43,6 +45,7 @@ class RelayExecutor(Executor):
         patience_s: Longest time a sample may wait for a core, regardless of the request.
         limits: Limits for one request and one sample.
         maker: Where ops run.
+        tokens: Tokens that nodes have accepted; None if the nodes require none.
     """
 
     def __init__(
@@ -52,9 +55,29 @@ class RelayExecutor(Executor):
         patience_s: float = 30.0,
         limits: Limits | None = None,
         maker: Maker | None = None,
+        tokens: PassedTokens | None = None,
     ) -> None:
         super().__init__({}, budget, patience_s, limits, maker)
         self._upstreams = dict(upstreams)
+        self._door = None if tokens is None else Door(tokens, self._show)
+
+    def admitted(self, rights: Rights, host: str) -> Rights:
+        """Return the rights of a caller whose token a node accepts."""
+        return rights if self._door is None else self._door.admitted(rights, host)
+
+    def _show(self, token: str) -> None:
+        """Show a token to one node after the other, until one accepts it."""
+        problem: Error = AccessError("there is no node")
+        for upstream in self._upstreams.values():
+            try:
+                upstream.node(token)
+            except AccessError as error:
+                problem = error if isinstance(problem, AccessError) else problem
+            except Error as error:
+                problem = error  # this one might have accepted it
+            else:
+                return
+        raise problem
 
     def names(self, rights: Rights = EVERYTHING) -> list[str]:
         """Names of the data sets that a caller may read, as their nodes decide."""

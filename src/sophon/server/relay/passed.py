@@ -35,8 +35,12 @@ class PassedTokens(Tokens):
         token = bearer_of(authorization)
         if not token:
             raise AccessError(NEEDS_A_TOKEN)
+        return Rights(None, self.tenant_of(token), token)
+
+    def tenant_of(self, token: str) -> int:
+        """Return the number of a token; 0 if no node has accepted it yet."""
         with self._lock:
-            return Rights(None, self._tenants.get(digest_of(token), 0), token)
+            return self._tenants.get(digest_of(token), 0)
 
     def accepted(self, token: str | None) -> None:
         """Assign a number to a token that a node has accepted."""

@@ -46,6 +46,7 @@ def run_relay(
     # A node that requires tokens protects the relay as well. Otherwise the address the relay listens on must protect
     # it.
     asking = [_asks(upstream, until_s) for upstream in upstreams.values()]
+    tokens: PassedTokens | None = None
     if all(asking):
         tokens = PassedTokens()
         for upstream in upstreams.values():
@@ -56,7 +57,7 @@ def run_relay(
         LOG.warning("%s", warning, extra={"event": "exposed"})
 
     def executor(budget: CpuBudget, maker: Maker) -> RelayExecutor:
-        return RelayExecutor(upstreams, budget, config.patience_s, config.limits, maker)
+        return RelayExecutor(upstreams, budget, config.patience_s, config.limits, maker, tokens)
 
     return run_executor(executor, config, on_ready)
 

@@ -7,6 +7,9 @@ stalls as the trainer's does.
 Invariant 3 holds here as it does at a node. If a relay cannot run the ops, it answers with the node's payload at the
 node's cut.
 
+A relay reports all CPU seconds that a sample takes it: those of the ops, and those of the two threads that receive and
+send it. A plan that knew of the ops alone would give relays more than they can do.
+
 Concurrency: one thread iterates, one receives the node's replies, and the budget's threads run `RelayWork._process`.
 They communicate through one queue.
 """
@@ -91,6 +94,7 @@ class RelayWork:
         self._ended: SimpleQueue[Reply | Task | _End] = SimpleQueue()
         self._clock = StreamClock()
         self._early: dict[int, Reply] = {}
+        self._received_s: dict[int, float] = {}  # CPU seconds it took to receive each sample
 
     @property
     def clock(self) -> StreamClock:
@@ -108,9 +112,14 @@ class RelayWork:
         """Yield the replies, and None whenever there is none yet; see `server.work.Work.pulse`."""
         threading.Thread(target=self._bring, name="sophon-relay", daemon=True).start()
         turn = 0
+        begun_s = time.thread_time()
         try:
             while self._left:
                 reply = self._next(patience_s())
+                if reply is not None:  # the work of sending its predecessors, since the caller does that in this thread
+                    now_s = time.thread_time()
+                    self._charge(reply, now_s - begun_s)
+                    begun_s = now_s
                 if reply is None or not self._request.in_order:
                     yield reply
                     continue
@@ -133,10 +142,15 @@ class RelayWork:
 
     def _bring(self) -> None:
         end = _End()
+        begun_s = time.thread_time()
         try:
             for reply in self._fetch:
+                self._check_size(len(reply.payload))
                 if not self._wait_for_room(len(reply.payload)):
                     return
+                now_s = time.thread_time()
+                self._received_s[reply.position] = now_s - begun_s
+                begun_s = now_s
                 self._came(reply)
                 del reply  # it would keep a record batch alive while nothing arrives
         except Error as error:
@@ -146,6 +160,13 @@ class RelayWork:
         except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates: the request ends with it
             end = _End(UpstreamError(f"the reply from {self._upstream.address} cannot be read: {error!r:.200}"))
         self._ended.put(end)
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._seat.largest_bytes:  # there would never be space for it
+            raise ConfigError(
+                f"a sample of {size_bytes:,} bytes, and this relay holds {self._seat.largest_bytes:,} for one tenant "
+                "at most; raise --max-in-flight there"
+            )
 
     def _wait_for_room(self, size_bytes: int) -> bool:
         """Wait until one more sample may be held; return whether the trainer still wants it."""
@@ -231,11 +252,16 @@ class RelayWork:
         if task.cancelled():  # the budget was closed in the meantime
             raise RetryableError("this relay is shutting down")
         reply, cpu_s = task.result()
+        self._charge(reply, cpu_s)
+        return reply
+
+    def _charge(self, reply: Reply, cpu_s: float) -> None:
+        """Add CPU seconds spent here to those that a reply tells of."""
+        cpu_s = max(cpu_s, 0.0) + self._received_s.pop(reply.position, 0.0)
         if self._request.firsts:
-            reply.relay_s = cpu_s
+            reply.relay_s += cpu_s
         else:  # the trainer knows of only one cut
             reply.cpu_s += cpu_s
-        return reply
 
     def _waited(self, start_s: float, computing: bool) -> None:
         waited_s = time.monotonic() - start_s

@@ -107,7 +107,7 @@ class Ledger:
 
     def _silent_of(self, ask: Ask) -> float:
         """Return after what silence a request is lost: where others could be asked for some of it."""
-        return self._silent_s if any(len(self._sources_of(p)) > 1 for p in ask.positions) else math.inf
+        return self._silent_s if any(self._sources_of(p) - {ask.source} for p in ask.positions) else math.inf
 
     @property
     def tries(self) -> int:
@@ -203,10 +203,24 @@ class Ledger:
                 well = set(self._parts.holders[part]) - self._struck
                 hold(not well, "a stand-in is asked only while no holder is well", ask, position, well)
 
+    def nobody(self, now_s: float) -> None:
+        """Nobody is to be asked now: then no stand-in could be, who is well and has nothing to do."""
+        self.look(now_s)
+        if not self._parts.stand_ins or self.requests:
+            return
+        for position in range(self._wanted):
+            if position not in self._received and not self.owers.get(position):
+                part = self._parts.at(position)
+                well = set(self._parts.everybody(part)) - self._struck
+                hold(not well, "a stand-in is asked while no holder is well", position, well)
+
     def reroute(self, of: NDArray[np.uint16]) -> None:
         """Samples that are not wanted yet go another way."""
         assert self._parts.of is not None
         self._parts = replace(self._parts, of=np.concatenate([self._parts.of[: self._wanted], of[self._wanted :]]))
+        ways = [self._machine.part_of(position) for position in range(self._wanted)]
+        kept = ways == self._parts.of[: self._wanted].tolist()
+        hold(kept, "samples that are already wanted keep their route", ways)
 
     def _second(self, ask: Ask, now_s: float) -> None:
         """A second request is for one that is late; beyond a tenth of all samples only for one that is lost."""
@@ -325,7 +339,7 @@ class Ledger:
         for request in self.requests.values():
             if now_s - request.heard_s >= request.silent_s - _EPS_S:
                 continue  # who is lost already stays lost
-            others = any(len(self._sources_of(position)) > 1 for position in request.owes)
+            others = any(self._sources_of(position) - {request.node} for position in request.owes)
             request.silent_s = self._silent_s if others else math.inf
         self.balance()
 

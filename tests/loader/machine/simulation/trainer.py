@@ -224,6 +224,8 @@ class Trainer:
     def _asked(self, now_s: float) -> Ask | None:
         ask = self.machine.ask(now_s)
         self.ledger.wanted()
+        if ask is None and self.machine.fatal is None:
+            self.ledger.nobody(now_s)
         return ask
 
     def _nap(self, now_s: float) -> None:

@@ -360,8 +360,8 @@ class World:
             trainers.append(trainer)
         self.trainers += trainers
         moves = self.random.choice((0, 0, 0, 1, 1, 3)) if self.fate != "orphan" else 0
-        for _ in range(0 if self.relays else moves):  # where nodes come and go, relays are asked as nodes
-            self.clock.after(self.random.expovariate(1.0), self._redivide, trainers)
+        for _ in range(moves):
+            self.clock.after(self.random.expovariate(1.0), self._redivide)
         last_s = self._last_s(start_s, trainers)
         while not all(trainer.is_over for trainer in trainers):
             hold(self.clock.steps < _MOST_STEPS, "something comes of what happens")
@@ -373,11 +373,11 @@ class World:
                 place.end(self.epoch)
         return trainers
 
-    def _redivide(self, trainers: list[Trainer]) -> None:
-        """Have other nodes hold the samples from now on, while all ranks are at work."""
+    def _redivide(self) -> None:
+        """Have other nodes hold the samples from now on, while all ranks are at work; also those that went on."""
         self.holders, self.part_of = self._divide(self.storage, self.config.has_fallback)
         self.tell(0, "divided", self.holders)
-        for trainer in trainers:
+        for trainer in self.trainers:
             its = self._passes[trainer.name]
             trainer.divide(self.parts_of(its.row[its.left]))
 

@@ -24,10 +24,24 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_ra
 @click.option(
     "--consumer", default="2000/s", show_default=True, callback=parsed(parse_rate), help="Speed of the consumer."
 )
+@click.option(
+    "--like",
+    "likes",
+    multiple=True,
+    type=click.Choice(["imagenet", "openimages"]),
+    help="Data set of the paper to measure; may be repeated. [default: all]",
+)
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Number of new jobs for each.")
 @json_option
 def bench_first_command(
-    data: Path | None, count: int, link: float, cores: float, consumer: float, repeats: int, json_target: str | None
+    data: Path | None,
+    count: int,
+    link: float,
+    cores: float,
+    consumer: float,
+    likes: tuple[str, ...],
+    repeats: int,
+    json_target: str | None,
 ) -> None:
     """Compare the first epoch of a new job with the second."""
     from sophon.bench.paper.datasets import prepare, source_of
@@ -36,8 +50,8 @@ def bench_first_command(
 
     with steps_bar("first") as report, scratch_folder("bench") as work:
         folders = {}
-        for like in LIKES:
-            scenario = Scenario(data=data, like="imagenet", count=count)
+        for like in likes or LIKES:  # a folder that is not divided by data set holds the first of them
+            scenario = Scenario(data=data, like=likes[0] if likes else "imagenet", count=count)
             if data is not None and source_of(scenario, like) is None:
                 continue
             folders[like] = prepare(scenario, like, work, lambda done, of: report("photos", done, of)).folder

@@ -9,15 +9,22 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sophon.cli.options import data_option, parsed, photo_folder
+from sophon.cli.options import data_option, parsed
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
+from sophon.process.scratch import scratch_folder
 from sophon.units import format_bytes, format_seconds, parse_bandwidth
 
 
 @click.command("ranks")
 @data_option
-@click.option("--count", default=1000, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
+@click.option(
+    "--count",
+    default=960,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Samples in an epoch; photos are repeated under other names where there are fewer.",
+)
 @click.option(
     "--ranks",
     "counts",
@@ -45,10 +52,14 @@ def bench_ranks_command(
     json_target: str | None,
 ) -> None:
     """Run several training processes on one slow link."""
+    from sophon.bench.paper.datasets import prepare
+    from sophon.bench.paper.scenario import Scenario
     from sophon.bench.planning.ranks import bench_ranks
 
-    with steps_bar("ranks") as report, photo_folder(data, count, report) as folder:
-        result = bench_ranks(folder, counts, link, epochs, cores, report)
+    with steps_bar("ranks") as report, scratch_folder("bench") as work:
+        scenario = Scenario(data=data, like="imagenet", count=count)
+        photos = prepare(scenario, "imagenet", work, lambda done, of: report("photos", done, of))
+        result = bench_ranks(photos.folder, counts, link, epochs, cores, report)
     show(result, json_target, _print_ranks)
 
 

@@ -36,9 +36,9 @@ def bench_replan_command(samples: tuple[int, ...], json_target: str | None) -> N
 def _print_replan(result: dict[str, Any], console: Console) -> None:
     table = Table(title="CPU seconds of planning in a loader, on one core", title_justify="left")
     names = {"load_s": "read", "recall_s": "recall", "estimate_s": "predict", "plan_s": "plan", "cpu_s": "together"}
-    for name in ("samples", *names.values(), "in mid-epoch", "peak memory"):
+    for name in ("samples", *names.values(), "on the wall", "in mid-epoch", "peak memory"):
         table.add_column(name, justify="right")
     for row in result["replan"]:
-        times = [format_seconds(row[name]) for name in (*names, "again_s")]
+        times = [format_seconds(row[name]) for name in (*names, "wall_s", "again_s")]
         table.add_row(f"{row['samples']:,}", *times, format_bytes(row["peak_bytes"]))
     console.print(table)

@@ -12,7 +12,7 @@ import numpy as np
 from sophon.errors import OpError
 from sophon.pipeline import checks
 from sophon.pipeline.op import Params
-from sophon.pipeline.ops.audio.sound import MOST_RATE, AudioOp, Waveform, audio, expected
+from sophon.pipeline.ops.audio.sound import MOST_RATE, MOST_SAMPLES, AudioOp, Waveform, audio, expected
 from sophon.pipeline.ops.audio.waves import Reals, bessel_i0, sines
 from sophon.pipeline.part import Box, Signal
 from sophon.pipeline.spec import Spec
@@ -20,6 +20,8 @@ from sophon.pipeline.spec import Spec
 _REACH = 10  # periods of the slower rate on either side
 _BETA = 5.0  # beta of the Kaiser window; both are the defaults of scipy.signal.resample_poly
 _MOST_RATIO = 1 << 12  # limit on both terms of the ratio: the filter has twenty times as many coefficients
+_MOST_GROWTH = 2  # of a sound that is longer than usual already
+_BLOCK = 1 << 16  # samples of the result that are made at once, with a dozen numbers in memory for each
 _PI = 3.141592653589793
 
 
@@ -82,6 +84,12 @@ class Resample(AudioOp):
         whole = self._made(length, up, down)
         start, count = value.box
         first, stop = (0, whole) if count == length else _enough(start, start + count, up, down, length, whole)
+        if len(value.array) * (stop - first) > max(MOST_SAMPLES, _MOST_GROWTH * value.array.size):
+            raise OpError(
+                f"{count:,} samples at {value.scale[0]:g} per second would become {stop - first:,}, more than "
+                f"{MOST_SAMPLES:,} over all channels.",
+                remedy="Check the rate that the file declares; if it is right, crop first.",
+            )
         array = _filtered(value.array, start, first, stop, up, down, length)
         return Signal(array, value.kind, scale, *(((first,), (whole,)) if stop - first < whole else ()))
 
@@ -107,18 +115,22 @@ def _filtered(array: Waveform, start: int, first: int, stop: int, up: int, down:
     """Return samples first … stop of the output, given a part of the input and its first sample."""
     taps = _filter(up, down)
     half = _REACH * max(up, down)
-    at = np.arange(first, stop, dtype=np.int64) * down
-    newest = (at + half) // up  # the last sample that the filter covers, and its phase
-    phase = (at + half) % up
     padded = np.zeros((len(array), array.shape[1] + 1))
     padded[:, :-1] = array
     nothing = array.shape[1]  # indexes of silence before and after the sound
-    total = np.zeros((len(array), stop - first))
-    for tap in range(taps.shape[1] - 1, -1, -1):  # from the oldest sample on
-        sample = newest - tap
-        place = np.where((sample >= 0) & (sample < length), sample - start, nothing)
-        total += padded[:, place] * taps[phase, tap]
-    return total.astype(np.float32)
+    made = np.empty((len(array), stop - first), np.float32)
+    for begin in range(first, stop, _BLOCK):
+        end = min(begin + _BLOCK, stop)
+        at = np.arange(begin, end, dtype=np.int64) * down
+        newest = (at + half) // up  # the last sample that the filter covers, and its phase
+        phase = (at + half) % up
+        total = np.zeros((len(array), end - begin))
+        for tap in range(taps.shape[1] - 1, -1, -1):  # from the oldest sample on
+            sample = newest - tap
+            place = np.where((sample >= 0) & (sample < length), sample - start, nothing)
+            total += padded[:, place] * taps[phase, tap]
+        made[:, begin - first : end - first] = total
+    return made
 
 
 @lru_cache(maxsize=16)

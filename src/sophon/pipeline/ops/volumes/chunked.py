@@ -37,6 +37,10 @@ _MOST_COMMENT = 1 << 16
 _MOST_ENTRIES = 1 << 16
 _MOST_META_BYTES = 1 << 16
 _MOST_CHUNK_BYTES = 1 << 28
+_MOST_CHUNKS = 1 << 17  # of an array, twice as many as fit into a zip file: each costs microseconds, even if missing
+# Chunks may reach beyond the border of the array, and are decompressed whole: up to twice its length on each axis, or
+# this many voxels of a small array.
+_MOST_BEYOND, _FEW_VOXELS = 8, 1 << 26
 _TYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 _BLOSC = struct.Struct("<4B3I")
 _COMPRESSORS = ("zstd", "gzip", "blosc")
@@ -208,10 +212,20 @@ def _chunks(meta: Any, max_voxels: int) -> Chunks:
         float(told.get("slope", 1.0)),
         float(told.get("inter", 0.0)),
     ).checked(max_voxels)
+    _check_grid(shape, sides)
     fill = float(meta["fill_value"])
     if dtype.kind != "f" and (not math.isfinite(fill) or np.array(fill).astype(dtype) != fill):
         raise OpError(f"chunks are filled with {fill}, which is not a {dtype.name}.", remedy=REMEDY)
     return Chunks(header, sides, fill, compressor)
+
+
+def _check_grid(shape: Grid, sides: Grid) -> None:
+    """Raise if reading all of an array would take much more work than its size says."""
+    counts = [-(-size // side) for size, side in zip(shape, sides, strict=True)]
+    if math.prod(counts) > _MOST_CHUNKS:
+        raise OpError(f"{math.prod(counts):,} chunks, more than {_MOST_CHUNKS:,}.", remedy="Save it in larger chunks.")
+    if math.prod(counts) * math.prod(sides) > max(_MOST_BEYOND * math.prod(shape), _FEW_VOXELS):
+        raise OpError(f"chunks of {sides} voxels for an array of {shape}.", remedy="Save it in smaller chunks.")
 
 
 def _whole(said: Any) -> Grid:

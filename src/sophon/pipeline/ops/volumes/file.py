@@ -20,8 +20,9 @@ Voxels = np.ndarray[Any, np.dtype[Any]]
 
 AXES = 3
 MAX_VOXELS = 1 << 28  # over all channels: 512 × 512 × 1,024, a gigabyte of float32
+_VOXEL_BYTES = 4  # a voxel of eight bytes counts as two, so that the limit bounds bytes too
 _MOST_CHANNELS = 1 << 16
-_NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
+NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 REMEDY = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
 
 
@@ -63,14 +64,15 @@ class Header:
         """
         if min(self.sizes) < 1 or not 1 <= self.channels <= _MOST_CHANNELS:
             raise OpError(f"the volume has {self} voxels.", remedy=REMEDY)
-        if self.voxels > max_voxels:
+        most = max_voxels * _VOXEL_BYTES // max(self.dtype.itemsize, _VOXEL_BYTES)
+        if self.voxels > most:
             raise OpError(
-                f"the volume has {self} voxels, more than the {max_voxels:,} allowed.",
+                f"the volume has {self} voxels of {self.dtype.itemsize} bytes, more than the {most:,} allowed.",
                 remedy="Raise DecodeVolume(max_voxels=…) if the file is correct.",
             )
-        if self.dtype.name not in _NUMBERS:
+        if self.dtype.name not in NUMBERS:
             raise OpError(
-                f"the voxels have type {self.dtype.name}.", remedy=f"Save it with one of {', '.join(_NUMBERS)}."
+                f"the voxels have type {self.dtype.name}.", remedy=f"Save it with one of {', '.join(NUMBERS)}."
             )
         if not all(math.isfinite(step) and 0 < step < 1e6 for step in self.spacing):
             raise OpError(f"the volume has a spacing of {self.spacing} mm.", remedy=REMEDY)

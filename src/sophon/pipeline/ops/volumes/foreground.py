@@ -27,7 +27,7 @@ Boxes = np.ndarray[Any, np.dtype[np.float64]]
 
 _FORMAT = 1
 _PIECES = 2  # of each class: MLPerf's number
-_MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 16
 _MOST_BOXES = 255 * _PIECES
 _REMEDY = "Run `sophon index` on the data set again."
 
@@ -72,7 +72,7 @@ def from_bytes(data: bytes | memoryview, sizes: tuple[int, ...], label_bytes: in
     Raises:
         OpError: The index is damaged, or belongs to another label.
     """
-    if len(data) > _MOST_BYTES:
+    if len(data) > MOST_BYTES:
         raise OpError(f"the foreground index has {len(data):,} bytes, which is too many.", remedy=_REMEDY)
     try:
         said = json.loads(bytes(data))

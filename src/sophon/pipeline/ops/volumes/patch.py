@@ -27,7 +27,7 @@ import numpy as np
 
 from sophon.errors import OpError
 from sophon.pipeline.ops.volumes.chunked import ChunkedFile, Chunks, Grid, chunks_of
-from sophon.pipeline.ops.volumes.file import AXES, Header, VolumeFile, Voxels, slices
+from sophon.pipeline.ops.volumes.file import AXES, NUMBERS, Header, VolumeFile, Voxels, slices
 from sophon.pipeline.part import Box, count_of, holds
 
 Buffer = bytes | memoryview
@@ -104,10 +104,11 @@ class Patch(VolumeFile):
         return self._voxels()[slices(inner)]
 
     def _found(self, chunks: Chunks) -> dict[Grid, memoryview]:
-        places = list(itertools.product(*chunks.touched(self.box)))
-        lengths = self._said.get("lengths")
-        if not isinstance(lengths, list) or len(lengths) != len(places) or any(type(n) is not int for n in lengths):
+        touched = chunks.touched(self.box)
+        lengths, count = self._said.get("lengths"), math.prod(map(len, touched))
+        if not isinstance(lengths, list) or len(lengths) != count or any(type(n) is not int for n in lengths):
             raise OpError("the patch does not give the lengths of its chunks.")
+        places = itertools.product(*touched)
         if sum(length for length in lengths if length >= 0) != len(self._rest):
             raise OpError("the chunks of the patch do not add up to its size.")
         found, at = {}, 0
@@ -140,15 +141,17 @@ class Patch(VolumeFile):
         if len(data) != size:
             raise OpError(f"the patch has {len(data):,} bytes, expected {size:,}.")
         numbers = _unshuffled(data, dtype).reshape(shape)
+        del data  # a patch may be as large as a volume, so it is held as few times as possible
         if said.get("differences") is True and dtype.kind != "f":
-            numbers = np.cumsum(_unzigzag(numbers), axis=1, dtype=dtype)
+            _unzigzag(numbers)
+            np.cumsum(numbers, axis=1, dtype=dtype, out=numbers)
         if entries:
             values = np.frombuffer(table, self.header.dtype.newbyteorder("="))
             if dtype.kind != "u" or len(values) != entries or int(numbers.max(initial=0)) >= entries:
                 raise OpError("the patch refers to values that are not in its table.")
             return values[numbers]
         with np.errstate(invalid="ignore"):
-            return numbers.astype(self.header.dtype)
+            return numbers.astype(self.header.dtype, copy=False)
 
 
 def _chunks_patch(file: ChunkedFile, box: Box) -> bytes:
@@ -196,7 +199,9 @@ def _packed(said: Mapping[str, Any], parts: list[Any]) -> bytes:
 def _header(said: Mapping[str, Any], max_voxels: int) -> Header:
     x, y, z = map(int, said["sizes"])
     a, b, c = map(float, said["spacing"])
-    dtype = np.dtype(str(said["dtype"]))
+    if said["dtype"] not in NUMBERS:  # NumPy would build a type of any number of fields
+        raise ValueError(f"numbers of type {said['dtype']!r:.40}")
+    dtype = np.dtype(said["dtype"])
     slope, inter = float(said["slope"]), float(said["inter"])
     return Header(int(said["channels"]), (x, y, z), dtype, (a, b, c), slope, inter).checked(max_voxels)
 
@@ -243,11 +248,14 @@ def _differences(numbers: Voxels) -> Voxels:
     return coded.view(found.dtype)
 
 
-def _unzigzag(coded: Voxels) -> Voxels:
+def _unzigzag(coded: Voxels) -> None:
+    """Undo the zigzag coding in place."""
     unsigned = coded.view(f"u{coded.itemsize}")
     one = np.asarray(1, unsigned.dtype)
-    found: Voxels = (unsigned >> one) ^ (np.asarray(0, unsigned.dtype) - (unsigned & one))
-    return found.view(coded.dtype)
+    sign = unsigned & one
+    np.negative(sign, out=sign)
+    unsigned >>= one
+    unsigned ^= sign
 
 
 def _shuffled(numbers: Voxels) -> bytes:
@@ -256,4 +264,4 @@ def _shuffled(numbers: Voxels) -> bytes:
 
 def _unshuffled(data: bytes, dtype: np.dtype[Any]) -> Voxels:
     parts = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1)
-    return np.ascontiguousarray(parts.T).reshape(-1).view(dtype)
+    return parts.T.copy().reshape(-1).view(dtype)

@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from sophon.errors import ConfigError
+from sophon.errors import ConfigError, OpError
 from sophon.pipeline import checks
-from sophon.pipeline.ops.volumes.file import AXES, Voxels
+from sophon.pipeline.ops.volumes.file import AXES, MAX_VOXELS, REMEDY, Voxels
 from sophon.pipeline.ops.volumes.op import VolumeOp
 from sophon.pipeline.part import Box, Signal
 from sophon.pipeline.spec import Objects, Spec
 
 Sizes = tuple[int, ...]
 _MOST_SIZE = 1 << 16  # along one axis
+_MOST_GROWTH = 2  # of a volume that is larger than usual already
 
 
 @dataclass(frozen=True)
@@ -85,21 +86,34 @@ class ResampleVolume(VolumeOp):
         after = tuple(self._made(size, value.scale[axis], axis) for axis, size in enumerate(before))
         starts = value.starts or (0,) * AXES
         image, label = value.array, value.label
-        begins = []
-        for axis in range(AXES):
+        ranges = [
+            (starts[axis], image.shape[1 + axis])
+            if before[axis] == after[axis]
+            else _covered(before[axis], after[axis], starts[axis], image.shape[1 + axis])
+            for axis in range(AXES)
+        ]
+        self._check(image, [count for _, count in ranges], value.scale)
+        for axis, (first, count) in enumerate(ranges):
             if before[axis] == after[axis]:
-                begins.append(starts[axis])
                 continue
-            first, count = _covered(before[axis], after[axis], starts[axis], value.array.shape[1 + axis])
-            begins.append(first)
             image = _interpolated(image, axis, before[axis], after[axis], starts[axis], first, count)
             if label is not None:
                 label = _nearest(label, axis, before[axis], after[axis], starts[axis], first, count)
         objects = None if value.objects is None else _moved(value.objects, before, after)
         whole = image.shape[1:] == after
-        return Signal(
-            image, value.kind, self.spacing, () if whole else tuple(begins), () if whole else after, label, objects
-        )
+        begins = tuple(first for first, _ in ranges)
+        return Signal(image, value.kind, self.spacing, () if whole else begins, () if whole else after, label, objects)
+
+    def _check(self, image: Voxels, counts: Sequence[int], scale: Sequence[float]) -> None:
+        """Raise if the result would be too large: the file says how far apart its voxels are, and may say anything."""
+        voxels = len(image) * math.prod(counts)
+        if voxels > max(MAX_VOXELS, _MOST_GROWTH * image.size):
+            sizes = "×".join(map(str, counts))
+            raise OpError(
+                f"voxels {', '.join(f'{step:g}' for step in scale)} mm apart would become {sizes} voxels, more than "
+                f"{MAX_VOXELS:,}.",
+                remedy=f"{REMEDY} If its spacing is right, crop first.",
+            )
 
 
 def _positions(size: int, made: int, first: int, count: int) -> tuple[Any, Any]:

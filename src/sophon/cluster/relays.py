@@ -1,0 +1,196 @@
+"""How many relays a registry wants, from what trainers report; and the relays that it runs itself.
+
+A registry that was told to (`--relays 0-4`) starts and stops relays on its own host, each kept by a `Keeper`, so that
+they outlive the registry and are adopted by the next one. Otherwise it only says how many are wanted: `sophon nodes`
+shows it, and on Ray the registry's actor acts on it (`on_ray`).
+
+Concurrency: `Demand` belongs to the registry's lock. One thread of `RelayCrew` looks after all processes; other threads
+only read the addresses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sophon.cluster.keeper import LOOK_S, Keeper
+from sophon.errors import ConfigError
+from sophon.link.membership import TrainerReport
+from sophon.plan.resources import kind_named
+from sophon.plan.scaling import Bounds, Report, Scale, rescaled
+from sophon.server.journal import LOG
+
+_MOST_TRAINERS = 4096
+_STOP_S = 35.0  # a relay finishes what it is asked for
+
+Upstreams = Mapping[str, Sequence[str]]
+"""Addresses of the nodes of each data set or part, by the name that a relay gives it."""
+
+
+class Demand:
+    """The reports of trainers, and the number of relays that follows from them.
+
+    Args:
+        bounds: Bounds on the number.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self._scale = Scale(bounds.least)
+        self._reports: dict[str, Report] = {}
+
+    @property
+    def wanted(self) -> int:
+        """Number of relays wanted."""
+        return self._scale.relays
+
+    def heard(self, told: TrainerReport, now_s: float) -> None:
+        """Record a trainer's report; of too many trainers, those that were heard first count."""
+        self._forget(now_s)
+        if told.trainer in self._reports or len(self._reports) < _MOST_TRAINERS:
+            bottleneck = told.bottleneck
+            try:
+                kind_named(bottleneck)
+            except ConfigError:  # a resource that another release knows, or none
+                bottleneck = ""
+            self._reports[told.trainer] = Report(now_s, bottleneck, told.waited_share, told.relay_share)
+
+    def look(self, running: int, now_s: float) -> int:
+        """Return the number of relays wanted now.
+
+        Args:
+            running: Number of relays that work. No more are wanted before those wanted earlier have come up.
+            now_s: The time.
+        """
+        before = self._scale
+        self._forget(now_s)
+        self._scale = rescaled(before, list(self._reports.values()), self.bounds, now_s)
+        if self._scale.relays > before.relays > running:
+            self._scale = replace(self._scale, relays=before.relays)
+        return self._scale.relays
+
+    @property
+    def trainers(self) -> int:
+        """Number of trainers that have reported lately."""
+        return len(self._reports)
+
+    def _forget(self, now_s: float) -> None:
+        old = [name for name, one in self._reports.items() if now_s - one.at_s > self.bounds.stale_s]
+        for name in old:
+            del self._reports[name]
+
+
+@dataclass(frozen=True)
+class RelayCommand:
+    """How the relays of a registry are run.
+
+    Args:
+        host: Address that they listen on.
+        cores: Number of cores for ops of each.
+        folder: Folder for the state of the processes.
+        options: Further options of `sophon relay`.
+    """
+
+    host: str
+    cores: float
+    folder: Path
+    options: tuple[str, ...] = ()
+
+    def arguments(self, upstreams: Upstreams) -> list[str]:
+        """Return what follows `sophon` on the command line."""
+        named = [f"{name}={url}" for name, urls in sorted(upstreams.items()) for url in sorted(urls)]
+        return ["relay", *named, "--host", self.host, "--cores", f"{self.cores:g}", *self.options]
+
+
+class RelayCrew:
+    """Runs as many relays as are wanted.
+
+    Args:
+        command: How they are run.
+        most: Largest number of them.
+        wanted: Returns the number wanted, given the number that work.
+        upstreams: Returns the nodes for them to ask.
+    """
+
+    def __init__(
+        self, command: RelayCommand, most: int, wanted: Callable[[int], int], upstreams: Callable[[], Upstreams]
+    ) -> None:
+        self._command, self._most = command, most
+        self._wanted, self._upstreams = wanted, upstreams
+        self._keepers: dict[int, Keeper] = {}
+        self._leaving: dict[int, threading.Thread] = {}  # relays that finish what they are asked for
+        self._has_looked = False
+        self._told = -1
+        self._problem = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sophon-relays", daemon=True)
+        self._thread.start()
+
+    def urls(self) -> list[str]:
+        """Return the addresses of the relays that work."""
+        ready = [keeper.ready for keeper in list(self._keepers.values())]
+        return [str(one["url"]) for one in ready if one]
+
+    def close(self, *, stop: bool) -> None:
+        """Stop looking after the relays; also stop the relays, or leave them to the next registry."""
+        self._ended.set()
+        self._thread.join(_STOP_S)
+        for number, keeper in list(self._keepers.items()):
+            if stop:
+                self._end(number, keeper)
+            else:
+                keeper.close()
+        for thread in list(self._leaving.values()):
+            thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._look()
+                self._problem = ""
+            except (ConfigError, OSError) as error:
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    LOG.warning("relays: %s", error, extra={"event": "relays"})
+            self._ended.wait(LOOK_S)
+
+    def _look(self) -> None:
+        wanted, upstreams = self._wanted(len(self.urls())), self._upstreams()
+        if not upstreams:  # nobody is there to fetch from
+            return
+        if wanted != self._told:
+            LOG.info("running %d relays", wanted, extra={"event": "relays", "relays": wanted})
+            self._told = wanted
+        arguments = self._command.arguments(upstreams)
+        self._leaving = {number: thread for number, thread in self._leaving.items() if thread.is_alive()}
+        for number in range(self._most):
+            folder = self._command.folder / f"relay-{number}"
+            keeper = self._keepers.get(number)
+            if number in self._leaving:
+                continue
+            if number < wanted:
+                if keeper is None or keeper.arguments != tuple(arguments):
+                    if keeper is not None:
+                        keeper.close()
+                    keeper = self._keepers[number] = Keeper(folder, arguments)
+                keeper.look()
+            elif keeper is not None:
+                self._end(number, keeper)
+            elif not self._has_looked and folder.exists():  # one that an earlier registry has left
+                self._end(number, Keeper(folder, arguments))
+        self._has_looked = True
+
+    def _end(self, number: int, keeper: Keeper) -> None:
+        """Let a relay finish what it is asked for, in a thread of its own: others are looked after meanwhile."""
+        self._keepers.pop(number, None)
+
+        def stop() -> None:
+            with contextlib.suppress(OSError):
+                keeper.stop(_STOP_S)
+            keeper.close()
+
+        thread = self._leaving[number] = threading.Thread(target=stop, name="sophon-relays-stop", daemon=True)
+        thread.start()
