@@ -78,7 +78,7 @@ class NiftiFile(VolumeFile):
         start = self._offset + first * slice_bytes
         size_bytes = header.channels * count * slice_bytes
         if self._packed:
-            data: Buffer = _unpacked(self._data, start, size_bytes, wanted)
+            data: Buffer | bytearray = _unpacked(self._data, start, size_bytes, wanted)
         elif len(self._data) < wanted:
             raise _too_short(len(self._data), wanted)
         else:
