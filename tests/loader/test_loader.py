@@ -149,7 +149,8 @@ def test_a_corrupt_sample_names_its_op_and_index_wherever_it_was_to_be_decoded(t
     (folder / "class_0" / "0003.jpg").write_bytes(b"\xff\xd8\xff not a picture")
     with serve(folder) as server:
         for policy in ("none", "resize"):
-            with pytest.raises(OpError, match=r"sample 3, op 0 \(Decode\): class_0/0003\.jpg: not an image"):
+            words = r"sample 3, op 0 \(Decode\): class_0/0003\.jpg: the file is not an image"
+            with pytest.raises(OpError, match=words):
                 list(sophon.DataLoader(server.url, RECIPE, batch_size=6, policy=policy))
 
 
