@@ -92,7 +92,7 @@ def test_a_field_that_nobody_asks_for_is_not_sent(node, shard):
 
 
 def test_a_field_that_is_not_there_is_named(node):
-    with pytest.raises(ConfigError, match=r"no column 'depth' in .*; there is id, seg\.png"):
+    with pytest.raises(ConfigError, match=r"no column 'depth' in .*; choose from id, seg\.png"):
         sophon.DataLoader(node.url, RECIPE, output=Output(columns=("depth",)))
 
 

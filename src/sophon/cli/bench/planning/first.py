@@ -29,7 +29,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_ra
     "likes",
     multiple=True,
     type=click.Choice(["imagenet", "openimages"]),
-    help="Data set of the paper to measure; may be repeated. [default: all]",
+    help="Data set of the paper to measure; may be repeated; both if left out.",
 )
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Number of new jobs for each.")
 @json_option
