@@ -15,7 +15,7 @@ from sophon.units import format_seconds
 
 
 @click.command("segmentation")
-@click.option("--samples", default=48, show_default=True, type=click.IntRange(8), help="Number of scans to make.")
+@click.option("--samples", default=120, show_default=True, type=click.IntRange(8), help="Number of scans to make.")
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Workers of each loader.")
 @click.option("--side", default=192, show_default=True, type=click.IntRange(32, 512), help="Side of a slice in voxels.")
 @click.option(
