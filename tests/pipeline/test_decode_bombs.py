@@ -96,6 +96,6 @@ def test_no_other_program_is_started_for_a_file(tmp_path, monkeypatch):
     program.write_text(f"#!/bin/sh\ntouch {ran}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(OpError, match="EPS image is a program, which only an interpreter could draw"):
+    with pytest.raises(OpError, match="EPS image is a program that only an interpreter can render"):
         ops.Decode().apply(_EPS)
     assert not ran.exists()

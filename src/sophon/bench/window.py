@@ -1,9 +1,9 @@
 """`sophon bench window`: the cost of JPEG windows on either side of the link, and the bytes they save.
 
-Times are of the recipe's first two ops, Decode and RandomResizedCrop. ``decode_crop`` is Pillow's own, as torchvision
-runs it: a reference that does not change when our ops get faster. All others are the code that a node and a trainer
-run. Bytes are counted for every cut of every sample over several epochs, since each epoch draws another box. The more
-CPU time a node may spend on a sample, the fewer bytes it can send: the budgets form a curve of both.
+Times are of the recipe's first two ops, Decode and RandomResizedCrop. ``decode_crop`` times Pillow's own code, as
+torchvision calls it: a reference that does not change when our ops get faster. All others are the code that a node and
+a trainer run. Bytes are counted for every cut of every sample over several epochs, since each epoch draws a different
+box. The more CPU time a node may spend on a sample, the fewer bytes it can send: the budgets trace that curve.
 
 Progressive files are timed separately, since they have no index. If a data set has none, its photos are re-saved.
 """

@@ -1,4 +1,4 @@
-"""A sample's boxes and other numeric values, as stored in fields and columns, and which of them draws may depend on.
+"""A sample's boxes and other numeric values, as stored in fields and columns, and those that draws may depend on.
 
 The node and the trainer read boxes with the same code, so an op whose random draws depend on them (`RandomIoUCrop`)
 makes the same draws on both.

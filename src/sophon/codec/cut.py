@@ -21,7 +21,7 @@ from sophon.pipeline.spec import ViewSet
 
 @dataclass(frozen=True, order=True, slots=True)
 class Cut:
-    """ops[:k] run near storage, and the result crosses the link in a codec."""
+    """ops[:k] run near storage, and the result crosses the link encoded by a codec."""
 
     k: int
     codec: str = "raw"

@@ -42,7 +42,7 @@ class Room:
     """Memory for the payloads of a record batch, with space for the rest of an envelope.
 
     Args:
-        rows: How many payloads.
+        rows: Number of payloads.
         size_bytes: Size of all of them, in bytes.
 
     Attributes:

@@ -74,10 +74,10 @@ class Discovery(ABC):
         """
 
     def report(self, bottleneck: str, waited_share: float, relay_share: float) -> None:  # noqa: B027 - most ask nobody
-        """Tell whoever can start relays what holds this trainer up; see `TrainerReport`.
+        """Tell whoever can start relays what is holding this trainer up; see `TrainerReport`.
 
         Raises:
-            TransportError: Nobody answers, or an older release does, which does not know of reports.
+            TransportError: There is no answer, or it comes from an older release that does not support reports.
         """
 
     def close(self) -> None:  # noqa: B027 - most hold nothing

@@ -143,7 +143,7 @@ def _joined(pieces: list[Listing]) -> Listing:
 
 
 def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
-    """Return a received piece of at most a given number of rows."""
+    """Parse a received piece, which has at most the given number of rows, and return it."""
     if len(parts) != 2:
         raise ProtocolError(f"expected a header and a frame, got {len(parts)} messages")
     header = parse_json(parts[0])

@@ -173,7 +173,7 @@ class Request:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its replies."""
+        """The columns of the replies to this request."""
         return RELAYED_SCHEMA if self.firsts else REPLY_SCHEMA
 
     def key(self, position: int) -> Key:

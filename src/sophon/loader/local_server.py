@@ -106,7 +106,7 @@ class LocalServer:
         return self._end(signal.SIGTERM, patience_s)
 
     def kill(self) -> int:
-        """Kill it at once, as a power cut would."""
+        """Kill the server at once, as a power cut would."""
         return self._end(signal.SIGKILL, 15.0)
 
     def _end(self, how: signal.Signals, patience_s: float) -> int:

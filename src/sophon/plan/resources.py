@@ -392,5 +392,5 @@ def _checked(kind: Kind, value: object, *, needed: bool) -> float:
 
 def _overhead(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-        raise ConfigError(f"{name} is {value!r}; give CPU seconds, zero or more, such as 1e-9 for one per GB.")
+        raise ConfigError(f"{name} is {value!r}; give CPU seconds, zero or more; 1e-9 means one second per GB.")
     return float(value)

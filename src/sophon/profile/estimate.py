@@ -249,7 +249,7 @@ class _Estimate:
         return found
 
     def _rule(self, name: str, cut: Cut, cost: Callable[[Record], float], prior: str) -> Fit | None:
-        """Return the rule for one part from the records of a cut, or from an earlier run while records are few."""
+        """Return the rule for one part from the records of a cut, or from an earlier run if there are few records."""
         records = self._told.records[cut]
         before = self._told.rules.get(name)
         if records and (len(records) >= _FEW or before is None):

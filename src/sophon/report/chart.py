@@ -77,7 +77,7 @@ class Chart:
     """Base class of all charts.
 
     Args:
-        key: Name of its file and anchor.
+        key: Name of the chart's file and anchor.
         title: What it shows.
         caption: What the figure shows, in one sentence.
     """

@@ -35,7 +35,7 @@ ASSUMED = Resources(link_bytes_per_s=parse_bandwidth("500mbit"), storage_cores=2
 
 
 def profile_facts(profile: Profile, resources: Resources | None = None) -> Facts:
-    """Return the facts of a profile.
+    """Return the facts about a profile.
 
     Args:
         profile: The profile.
@@ -231,7 +231,7 @@ def _size_range(raw: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def op_names(profile: Profile) -> list[str]:
-    """Return what a sample is after 0, 1, … ops: the ops' names if the profile has them."""
+    """Return labels for a sample after 0, 1, … ops: the name of the last op, if the profile has it."""
     last = max(cut.k for cut in profile.cuts)
     said = profile.provenance.get("ops")
     known = [str(name)[:40] for name in said] if isinstance(said, list | tuple) else []

@@ -1,6 +1,6 @@
 """How a node answers unsupported calls and its own errors, without revealing its internals.
 
-Flight would send a traceback with every unknown exception, and for missing methods.
+By default, Flight sends a traceback for every unknown exception and every missing method.
 """
 
 from __future__ import annotations

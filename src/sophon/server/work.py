@@ -54,9 +54,9 @@ class Run:
     """Raw samples in one buffer, ready to be sent.
 
     Args:
-        batch: Their replies.
+        batch: Replies of the samples.
         size_bytes: Size of their payloads, in bytes.
-        room: Memory of their payloads.
+        room: Memory that holds the payloads.
     """
 
     batch: pa.RecordBatch
@@ -113,7 +113,7 @@ class Space:
 
 
 class Work:
-    """The samples of one request; iterating processes them."""
+    """The samples of one request, which are processed as the caller iterates."""
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ def named_columns(said: str) -> list[str]:
     """Return the columns named in a table's option `fields`; none if it is not given.
 
     Raises:
-        ConfigError: It is not a list of different names.
+        ConfigError: The option is not a list of distinct names.
     """
     names = [part.strip() for part in said.split(",")] if said else []
     if said and (not all(names) or len(set(names)) < len(names) or not 2 <= len(names) <= MOST_PARTS):

@@ -279,7 +279,7 @@ def _number(keys: pa.Array) -> Int32Array:
 
 
 def _choose(numbers: Int32Array, ranks: npt.NDArray[np.int8], key_count: int) -> Int32Array:
-    """Return, for each key that has pictures, the row of the one with the lowest rank, in order of first pictures."""
+    """Return the row of each key's lowest-ranked picture; keys are in the order of their first pictures."""
     rows = np.arange(len(numbers), dtype=np.int32)
     if np.bincount(numbers, minlength=1).max() <= 1:
         return rows

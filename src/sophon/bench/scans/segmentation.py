@@ -179,7 +179,7 @@ def _work_s(loader: DataLoader) -> float:
 
 
 class Scans(Dataset[Any]):
-    """The same files and work as torch users would write them: one sample at a time, in a worker process.
+    """The same work on the same files, coded the way a torch user would: one sample at a time, in a worker process.
 
     Args:
         path: Folder with the scans.

@@ -1,8 +1,8 @@
 """Batches on a device: they are copied as bytes, and the device turns them into floats.
 
 ToTensor and Normalize of an 8-bit picture are a table of 256 values for each channel. The table is computed on the CPU,
-by the ops themselves, so that the floats have the same bits on every device: looking a value up rounds nothing. This is
-checked on all values when a loader is created. Only a quarter of the bytes has to be written, kept and copied; the ops
+by the ops themselves, so that the floats have the same bits on every device: a lookup involves no rounding. This is
+checked on all values when a loader is created. Only a quarter of the bytes have to be written, kept and copied; the ops
 before the table run where they did before.
 
 Concurrency: `send` is called by the thread that made the batch, a finishing thread or the consumer; `receive` by the

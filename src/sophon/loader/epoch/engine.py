@@ -352,7 +352,7 @@ class Engine:
         self._driver.fetch(self._fetchers.is_done, self._queue, self._fetchers.staff)
 
     def _queue(self, position: int, reply: Reply) -> None:
-        """Queue a reply for the workers by urgency: slow samples some positions before their turn."""
+        """Queue a reply for the workers by urgency: slow samples are moved a few positions ahead of their turn."""
         begin = position - self._costs.lead(int(self._order[position]), self._setting.workers)
         heapq.heappush(self._received, (begin, position, reply))  # positions are unique: replies are never compared
         self._work.notify()

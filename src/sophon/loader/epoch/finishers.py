@@ -31,7 +31,7 @@ class Finisher(ABC):
 
     @abstractmethod
     def batch(self, batch: Batch, key: Key) -> Any:
-        """Return a batch in the form that users get, made from its samples; or EMPTY.
+        """Return the batch that the user gets, made from its samples; or EMPTY.
 
         Args:
             batch: Its samples.

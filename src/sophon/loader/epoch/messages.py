@@ -124,7 +124,7 @@ class Ready:
     """A worker process has started.
 
     Args:
-        failure: Error of the user's own start function.
+        failure: Error raised by the user's own start function.
     """
 
     failure: Failure | None = None

@@ -273,7 +273,7 @@ class Passes:
         return workers
 
     def _end(self, finishers: Finishers, engine: Engine | None) -> None:
-        """End the engine and the processes of a pass."""
+        """Stop the engine and the processes of a pass."""
         if engine is not None:
             engine.close()
         if self._kept is None or finishers is not self._kept:

@@ -50,7 +50,7 @@ class Running:
             engine.close()
 
     def stop(self) -> None:
-        """Make threads that wait for a batch raise."""
+        """Raise an error in every thread that waits for a batch."""
         self._is_over = True
         for engine in list(self._engines):
             engine.close()

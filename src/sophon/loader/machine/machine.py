@@ -545,7 +545,7 @@ class Machine:
     # --- what happens to requests -------------------------------------------------------------------------------------
 
     def reply(self, request: int, position: int, size_bytes: int, now_s: float) -> bool:
-        """Record a reply; return False if it is not wanted: it is late, unknown or the second one."""
+        """Record a reply; return False if it is not wanted: it is late, unknown or a duplicate."""
         asked = self._requests.get(request)
         if asked is None or self.fatal:
             return False  # a given-up request stays given up, even if it is answered a moment later

@@ -80,7 +80,7 @@ def rank_in(group: Any) -> Rank:
         raise RankError("group: torch.distributed is not initialised; call init_process_group before the first epoch")
     rank = torch.distributed.get_rank(group)
     if rank < 0:
-        raise ConfigError("group: this process is not a member of it; give the data-parallel group that it belongs to")
+        raise ConfigError("group: this process is not a member; give the data-parallel group to which it belongs")
     return Rank(rank, torch.distributed.get_world_size(group))
 
 

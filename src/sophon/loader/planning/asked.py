@@ -39,7 +39,7 @@ class Asked:
         self._again[0] = 0
 
     def note(self, samples: Sequence[int]) -> None:
-        """Record samples that are requested without an epoch."""
+        """Record samples that are requested outside an epoch."""
         ticks = self._view()
         rows = np.asarray(samples, np.int64)
         self._again[0] += int(ticks[rows].sum())

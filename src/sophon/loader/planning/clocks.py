@@ -97,7 +97,7 @@ class LinkClock:
 
     @property
     def usual_link_bytes_per_s(self) -> float | None:
-        """The link's speed since the epoch began, or in the last seconds if it has changed."""
+        """The link's speed since the epoch began, or over the last few seconds if the speed has changed."""
         size_bytes, seconds = self._usual
         return size_bytes / seconds if seconds else self.link_bytes_per_s
 

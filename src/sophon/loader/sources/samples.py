@@ -134,7 +134,7 @@ class Samples:
     def errand(
         self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None, keys: Row | None = None
     ) -> Errand:
-        """Return what a driver needs to fetch the samples of a row, which it identifies by position."""
+        """Return what a driver needs to fetch the samples of a row; it identifies them by position."""
         return _Samples(self, epoch, row, stats, watcher, keys)
 
     def raise_fatal(self, error: Error) -> None:

@@ -290,7 +290,7 @@ class _ResizedCrop(SizedCrop):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(_ResizedCrop):
-    """Cut a part of random area, shape and place out of a picture and resize it.
+    """Crop a picture to a box of random area, aspect ratio and position, and resize the crop.
 
     Args:
         size: Size of the result: an integer for a square, or (height, width).

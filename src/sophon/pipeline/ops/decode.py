@@ -153,7 +153,7 @@ class Decode(Decoder):
             raise OpError(f"the image has a damaged header: {error}.", remedy=_REMEDY) from error
         if picture.format in _PROGRAMS:
             raise OpError(
-                f"{_name(picture)} is a program, which only an interpreter could draw.",
+                f"{_name(picture)} is a program that only an interpreter can render.",
                 remedy="Save it as PNG, or leave it out.",
             )
         if picture.width * picture.height > self.max_pixels:

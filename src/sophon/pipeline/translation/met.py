@@ -52,7 +52,7 @@ Rows: TypeAlias = Mapping[str, Build]
 
 @dataclass(frozen=True)
 class Origin:
-    """The library of a class ("torchvision", "timm", …, or "" for the user), its name, and whether it is from v2."""
+    """The library of a class ("torchvision", "timm", …, "" for the user's own), its name, and whether it is of v2."""
 
     library: str
     name: str

@@ -23,8 +23,8 @@ class Options:
             according to the profile.
         allow_lossy: Whether `optimal` may choose codecs that change the tensors.
         reserve: Share of the storage cores that `optimal` leaves free; see `RESERVE`.
-        headroom: Share of the consumer's time that `optimal` leaves free on link and cores, where that makes the epoch
-            no longer; see `HEADROOM`.
+        headroom: Share of the consumer's time that `optimal` leaves free on the link and the cores, provided
+            that this does not lengthen the epoch; see `HEADROOM`.
     """
 
     resize_k: int | None = None

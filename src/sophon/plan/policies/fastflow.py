@@ -3,8 +3,8 @@
 When: the trainer's CPUs preprocess fewer samples per second than the consumer takes. Which: the best of the raw cuts,
 each for the whole data set. How much: samples are shared by throughput, remote : local, so that 3 : 1 offloads 75 %;
 remote throughput is the rate that the nodes' resources (link, storage cores, store) allow at that cut, and local
-throughput the rate of the trainer's cores on their own. Times of a share are means over the data set: FastFlow does not
-look at single samples.
+throughput the rate of the trainer's cores on their own. The times of a share
+are means over the data set: FastFlow does not look at individual samples.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Remembers what made child processes crash, so that it is not tried again in every epoch.
 
-A sample that crashed a child is not worked on again, and the ops of a tenant whose work does so repeatedly are
-suspended for a while, three times as long each time. Both get smaller cuts in the meantime, so that children rarely
-have to be restarted. Other tenants are not affected.
+A sample that crashed a child is not worked on again, and the ops of a tenant whose work repeatedly crashes children are
+suspended for a while, three times as long each time. Both get smaller cuts instead, so that children rarely have to be
+restarted. Other tenants are not affected.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 class Slot:
     """The place of one task.
 
-    Concurrency: the task's thread and the budget's other threads.
+    Concurrency: used by the task's thread and by the budget's other threads.
 
     Args:
         number: Number of the thread, from 0.

@@ -35,7 +35,7 @@ from sophon.units import counted
 
 
 class ListedStore(AnnotatedStore):
-    """Pictures with further files, which a listing names in separate columns."""
+    """Pictures with additional files, which a listing names in separate columns."""
 
     kind = "listed"
     options: ClassVar[frozenset[str]] = ListingStore.options | {"fields"}

@@ -100,7 +100,7 @@ def _picture_column(data: Any, told: str | None, title: str) -> str:
         return found[0] if len(found) == 1 else named[0]
     raise ConfigError(
         f"{title}: expected one column with the feature Image, found {', '.join(found) or 'none'} among "
-        f"{', '.join(data.features)}; specify it with sophon.from_dataset(ds, path=COLUMN), or cast_column it to "
+        f"{', '.join(data.features)}; specify it with sophon.from_dataset(ds, path=COLUMN), or use cast_column with "
         "Image()"
     )
 

@@ -1,4 +1,4 @@
-"""Crops in time: RandomTimeCrop, CenterTimeCrop; TimePad."""
+"""Cropping and padding in time: RandomTimeCrop, CenterTimeCrop and TimePad."""
 
 from __future__ import annotations
 
