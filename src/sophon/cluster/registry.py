@@ -255,6 +255,7 @@ class RegistryService(Refusing):
                 "running": len({*announced, *own}),
                 "trainers": self._demand.trainers,
                 "runs_here": self._crew is not None,
+                "urls": sorted({*announced, *own}),
             }
 
     def _status(self, reading: Rights, announcing: Rights) -> bytes:
@@ -272,7 +273,10 @@ class RegistryService(Refusing):
         upstreams = {n: urls for n, urls in self._upstreams().items() if {dataset_of(n)} & {*mine}}
         missing = [one for one in missing if reading.readable([one.partition(" ")[0]])]
         nodes = [row for row in rows if row["datasets"]]
-        return _json({"nodes": nodes, "missing": missing, "relays": self._relays(now_s), "upstreams": upstreams})
+        relays = self._relays(now_s)
+        if not mine:
+            relays["urls"] = []
+        return _json({"nodes": nodes, "missing": missing, "relays": relays, "upstreams": upstreams})
 
     def _forgotten(self, dataset: str, allowed: Rights) -> bytes:
         if not allowed.readable([dataset]):

@@ -162,7 +162,12 @@ class RelayCrew:
         if not upstreams:  # nobody is there to fetch from
             return
         if wanted != self._told:
-            LOG.info("running %d relays", wanted, extra={"event": "relays", "relays": wanted})
+            LOG.info(
+                "running %d %s",
+                wanted,
+                "relay" if wanted == 1 else "relays",
+                extra={"event": "relays", "relays": wanted},
+            )
             self._told = wanted
         arguments = self._command.arguments(upstreams)
         self._leaving = {number: thread for number, thread in self._leaving.items() if thread.is_alive()}

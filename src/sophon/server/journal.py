@@ -51,7 +51,9 @@ class Journal:
         who = f"{host} (token {tenant})" if tenant else host
         steps = f", with {pipeline}" if pipeline else ""
         fields = {"peer": host, "tenant": tenant, "dataset": dataset, "pipeline": pipeline}
-        self._say(logging.INFO, "connected", f"{who} opened {dataset}{steps}", fields, key=(host, tenant, dataset))
+        self._say(
+            logging.INFO, "connected", f"{who} opened {dataset}{steps}", fields, key=(host, tenant, dataset, pipeline)
+        )
 
     def refused(self, peer: str, error: Error | str) -> None:
         """Log that a call was rejected."""

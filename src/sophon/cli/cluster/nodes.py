@@ -65,11 +65,13 @@ def _rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _about_relays(relays: dict[str, Any] | None) -> str | None:
-    """Return how many relays run and how many are wanted; None if there are none and none are wanted."""
-    if relays is None or not (relays["wanted"] or relays["running"]):
+    """Return which relays run and how many are wanted; None if the registry has nothing to do with relays."""
+    if relays is None or not (relays["wanted"] or relays["running"] or relays["runs_here"]):
         return None
-    wanted, running = int(relays["wanted"]), int(relays["running"])
-    told = f"relays: {running} running, {wanted} wanted by {int(relays['trainers'])} trainers"
+    wanted, running, trainers = int(relays["wanted"]), int(relays["running"]), int(relays["trainers"])
+    where = ", ".join(map(str, relays.get("urls", [])))
+    told = f"relays: {running} running{f' ({where})' if where else ''}, "
+    told += f"{wanted} wanted by {trainers} {'trainer' if trainers == 1 else 'trainers'}"
     if relays["runs_here"] or wanted == running:
         return told
     if wanted > running:
