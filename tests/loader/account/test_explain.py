@@ -94,7 +94,7 @@ def _setup(**change):
             {"is_auto": True, "finds_requests": True},
             "a faster disk: .*more concurrent requests would not pay off",
         ),
-        ({"waited_s": 5.0, "fetch_s": 3.0}, {}, "cores: most of the time the workers neither compute nor wait"),
+        ({"waited_s": 5.0, "fetch_s": 3.0}, {}, "cores: much of the time the workers neither compute nor wait"),
         (
             {"waited_s": 5.0, "fetch_s": 3.0},
             {"kind": "processes"},

@@ -228,7 +228,7 @@ def _faster_disk(setup: Setup) -> str:
 
 
 def _idle(setup: Setup) -> str:
-    idle = "most of the time the workers neither compute nor wait for files"
+    idle = "much of the time the workers neither compute nor wait for files"
     start = ""
     if setup.kind == "processes" and not setup.is_persistent:
         start = ", or they are still starting (persistent_workers=True starts them once)"
