@@ -193,7 +193,7 @@ def test_a_long_task_makes_place_for_another_tenants_and_ends_all_the_same(budge
         future.result()
     while (
         long.stops < 2 and not slow.done()
-    ):  # one stop covers all of them if it had the core for long before they came
+    ):  # one stop may cover all of them
         one.submit(lambda _: _burn(0.01), 1000, tenant=2).result()
     assert not slow.done()
     assert long.stops >= 2
