@@ -191,9 +191,7 @@ def test_a_long_task_makes_place_for_another_tenants_and_ends_all_the_same(budge
     begin_s = time.thread_time()
     for future in [one.submit(lambda _: _burn(0.01), 1000, tenant=2) for _ in range(20)]:
         future.result()
-    while (
-        long.stops < 2 and not slow.done()
-    ):  # one stop may cover all of them
+    while long.stops < 2 and not slow.done():  # one stop may cover all of them
         one.submit(lambda _: _burn(0.01), 1000, tenant=2).result()
     assert not slow.done()
     assert long.stops >= 2
