@@ -64,6 +64,7 @@ from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.link.closed import Room
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
+from sophon.store.pages.columns import plain_array
 
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
@@ -385,9 +386,9 @@ def raw_batch(
     held = data.slice(0, int(offsets[-1]))
     payload = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), held])
     columns = list(_bare(count))
-    columns[_POSITION], columns[_PAYLOAD] = pa.array(positions), payload
+    columns[_POSITION], columns[_PAYLOAD] = plain_array(pa.int32(), positions), payload
     if labels is not None:
-        columns[_LABEL] = pa.array(labels)
+        columns[_LABEL] = plain_array(pa.int64(), labels)
     return pa.RecordBatch.from_arrays(columns, schema=REPLY_SCHEMA)
 
 

@@ -184,8 +184,6 @@ class Service(Refusing):
                 run = made if isinstance(made, Run) else None
                 reply = made if isinstance(made, Reply) else None
                 if run is not None or batch.is_due(reply, time.monotonic()):
-                    if context.is_cancelled():  # polls the connection, which is too slow to do for every sample
-                        return
                     if batch.replies or run is None:
                         began_s = time.monotonic()
                         for part in self._sent(request, batch.replies, batch.size_bytes):

@@ -40,7 +40,7 @@ _LOCKED_S = 0.01  # twice the switch interval of Python's lock
 _LATEST = 16  # number of recent reads considered
 _LEAST_AT_ONCE = 2  # one reads while the other's result is sent
 _RUN_S = 0.02  # time of a job that reads several samples: lanes take turns between jobs
-_IDLE_S = 0.2  # how long a thread waits for the next read: a loader needs a few ms between two requests
+_IDLE_S = 5.0  # how long a thread waits for the next read: on a slow link requests are seconds apart
 _WEIGHT = 0.2  # weight of the newest job in the average read time
 
 Job = Callable[[], Callable[[], None] | None]
