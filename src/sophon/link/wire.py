@@ -395,6 +395,8 @@ def raw_batch(
 @functools.lru_cache(_COUNTS_KEPT)
 def _bare(count: int) -> tuple[pa.Array, ...]:
     """Return the columns for a number of raw samples that have nothing else to report."""
+    if count < _COUNTS_KEPT:
+        return tuple(column.slice(0, count) for column in _bare(_COUNTS_KEPT))
     return tuple(batch_of([Reply(0)] * count).columns)
 
 

@@ -51,10 +51,10 @@ def keep_buffers() -> None:
 
 
 def use_malloc() -> None:
-    """Make Arrow allocate by malloc in this process and its children, unless the user has chosen; call this before
-    anything imports pyarrow.
+    """Make Arrow allocate by malloc in this process and its children, unless the user has chosen another allocator.
 
-    Arrow's own allocator returns memory soon after it is freed. Flight copies every envelope into memory of this kind,
-    which on a slow link the kernel had to find and zero for each one: a third of a node's CPU time.
+    This must be called before anything imports pyarrow. Arrow's own allocator returns memory soon after it is freed.
+    Flight copies every envelope into such memory, so on a slow link the kernel had to find and zero pages for each of
+    them, which was a third of a node's CPU time.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

@@ -275,11 +275,12 @@ def _seated(seat: Seat, parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _enclosed(parts: Iterator[tuple[_Part, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:
-    """Yield record batches in envelopes, each after the clock of its stream."""
+    """Yield envelopes with the clock of a stream and, unless it is empty, a record batch."""
     for (batch, room), clock in parts:
-        yield nothing(), clock
-        if batch.num_rows:
-            yield nothing(), enclosed(batch) if room is None else room.enclosed(batch)
+        if not batch.num_rows:
+            yield nothing(), clock
+        else:
+            yield nothing(), enclosed(batch, clock) if room is None else room.enclosed(batch, clock)
             del batch, room
 
 
