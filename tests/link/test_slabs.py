@@ -1,6 +1,7 @@
 """Buffers that are used again, but never while anything refers to them."""
 
 import gc
+import itertools
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,7 @@ def test_buffers_that_are_held_at_the_same_time_never_overlap(sizes):
     held = [lend(size) for size in sizes]
     assert [len(buffer) for buffer in held] == sizes
     places = sorted((buffer.ctypes.data, buffer.ctypes.data + len(buffer)) for buffer in held if len(buffer))
-    assert all(end <= start for (_, end), (start, _) in zip(places, places[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
 
 
 def test_only_a_few_are_kept():
