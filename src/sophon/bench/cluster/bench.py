@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sophon.bench.cluster.nodes import bench_nodes, bench_uneven
-from sophon.bench.cluster.peers import bench_peers
+from sophon.bench.cluster.peers.bench import bench_peers, check_peers
 from sophon.bench.cluster.ray_cost import bench_ray
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.planning.relays import bench_relays
-from sophon.errors import ConfigError
 
 
 def bench_cluster(
@@ -40,8 +39,8 @@ def bench_cluster(
         `ray_overhead` is None where Ray is not installed.
     """
     has_ray = importlib.util.find_spec("ray") is not None
-    if peers and not has_ray:
-        raise ConfigError('--peers needs Ray; pip install "sophon-loader[ray]"')
+    if peers:
+        check_peers()
     result = bench_nodes(data, link_bytes_per_s, rounds, shape, on_step=on_step)
     result["times"] = result["nodes"]["4"]["per_s"] / result["nodes"]["1"]["per_s"]
     result["uneven"] = bench_uneven(data, link_bytes_per_s, rounds, shape, on_step=on_step)
@@ -49,5 +48,5 @@ def bench_cluster(
     ray = bench_ray(data, rounds + 2, on_step) if has_ray else None
     result["ray"], result["ray_overhead"] = ray, None if ray is None else ray["overhead"]
     if peers:
-        result["peers"] = bench_peers(data, on_step=on_step)
+        result["peers"] = bench_peers(data, link_bytes_per_s, on_step)
     return result

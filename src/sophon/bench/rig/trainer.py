@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
-import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,9 +20,9 @@ import torch
 from sophon.bench.ops import RECIPE
 from sophon.bench.presets import recipe_named
 from sophon.bench.rig import goodput
+from sophon.bench.rig.commands import answer, say
 from sophon.bench.rig.consumer import Consumer, cnn_speed, consumer_of
 from sophon.codec.cut import Cut
-from sophon.errors import Error
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
 from sophon.loader.options import Planning
@@ -213,26 +210,12 @@ def _received_bytes(interface: str | None) -> int | None:
 
 def _progress(done: int, count: int) -> None:
     if done % 8 == 0 or done == count:
-        _say({"progress": [done, count]})
-
-
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+        say({"progress": [done, count]})
 
 
 def main() -> None:
     """Answer until the input ends."""
-    trainer = Trainer()
-    for line in sys.stdin:
-        arguments = json.loads(line)
-        try:
-            _say({"result": getattr(trainer, arguments.pop("do"))(**arguments)})
-        except Error as error:
-            _say({"error": str(error)})
-        except Exception as error:  # noqa: BLE001 - the edge of the process: the other side must hear of it
-            traceback.print_exc()
-            _say({"error": repr(error)})
+    answer(Trainer())
 
 
 if __name__ == "__main__":
