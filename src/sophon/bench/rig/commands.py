@@ -13,7 +13,6 @@ from typing import Any, TextIO
 
 from sophon.errors import Error
 
-
 _output: list[TextIO] = []  # where answers go; what libraries print goes to the log
 
 

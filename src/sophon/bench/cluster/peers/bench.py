@@ -6,12 +6,12 @@ Epochs of all systems take turns. At the end, one of the two nodes of each is ki
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sophon.bench.cluster.peers.systems import BATCH, NODE_CORES, SYSTEMS, System, held_to_half_a_core, missing
+from sophon.bench.cluster.peers.systems import BATCH, NODE_CORES, SYSTEMS, WAYS, System, held_to_half_a_core, missing
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.rig.namespaces import can_shape
 from sophon.bench.rig.testbed import Testbed, open_testbed
@@ -20,9 +20,10 @@ from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
 _SAMPLES = 96  # of 600 KB as tensors: twelve seconds on two links of 20 Mbit/s
-_ROUNDS = 2
-_PATIENCE_S = 40.0  # longer than any epoch takes
+_ROUNDS = {"tensors": 1, "crops": 2, "files": 2, "planned": 2}  # the time of tensors is that of the link
+_PATIENCE_S = 30.0  # twice as long as Ray takes to notice that a raylet is gone
 _STRUCK = "crops"  # the way in which a system is used when a node is killed, if it has several
+_STRUCK_EPOCH = 9
 _LEARNING = 2  # epochs of sophon before those that count: it measures, then plans; others warm up in one
 _NOT: dict[str, str] = {
     "same bits": "Ray Data and tf.data service have no random stream and no order that a second run, or another "
@@ -81,14 +82,17 @@ def bench_peers(data: Path, link_bytes_per_s: float = 2.5e6, on_step: OnStep = n
         rows: dict[str, dict[str, list[dict[str, Any]]]] = {
             name: {way: [] for way in system.ways} for name, system in systems.items()
         }
-        for epoch in range(_LEARNING, _LEARNING + _ROUNDS):
+        for number in range(max(_ROUNDS.values())):
             for name, system in systems.items():
                 for way in system.ways:
-                    steps(f"{name}: {way}")
-                    rows[name][way].append(_whole(name, _epoch(testbed, system, way, epoch)))
+                    if number < _ROUNDS[way]:
+                        steps(f"{name}: {way}")
+                        rows[name][way].append(_whole(name, _epoch(testbed, system, way, _LEARNING + number)))
         killed = {}
         for name, system in systems.items():
             steps(f"{name}: a node is killed")
+            if system.start_again is not None:
+                killed[f"{name}, started again"] = _struck(testbed, system, starts_again=True)
             killed[name] = _struck(testbed, system)
         return {
             "samples": _SAMPLES,
@@ -105,7 +109,8 @@ def bench_peers(data: Path, link_bytes_per_s: float = 2.5e6, on_step: OnStep = n
 class _Steps:
     def __init__(self, on_step: OnStep, systems: int) -> None:
         self._on_step, self._done = on_step, 0
-        self._total = 3 * systems + _ROUNDS * (1 + 3 * (systems - 1))
+        of_peer = sum(_ROUNDS[way] for way in WAYS)
+        self._total = 3 * systems + _ROUNDS["planned"] + of_peer * (systems - 1)
 
     def __call__(self, name: str) -> None:
         self._done += 1
@@ -116,28 +121,30 @@ def _way(system: System) -> str:
     return _STRUCK if _STRUCK in system.ways else system.ways[0]
 
 
-def _epoch(testbed: Testbed, system: System, way: str, epoch: int, strike_at: int | None = None) -> dict[str, Any]:
-    """Run an epoch; kill a node once so many samples have come."""
+def _epoch(
+    testbed: Testbed, system: System, way: str, epoch: int, on_batch: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
     assert testbed.link is not None
-    is_struck = False
-
-    def watch(done: int, _: int) -> None:
-        nonlocal is_struck
-        if strike_at is not None and not is_struck and done >= strike_at:
-            is_struck = True
-            system.nodes[1].kill()
-
     before_bytes, before_s = testbed.link.received_bytes(), system.cpu_s()
-    row: dict[str, Any] = system.trainer.do("epoch", watch, way=way, epoch=epoch, patience_s=_PATIENCE_S)
+    row: dict[str, Any] = system.trainer.do("epoch", on_batch, way=way, epoch=epoch, patience_s=_PATIENCE_S)
     row["link_bytes"] = testbed.link.received_bytes() - before_bytes
-    if strike_at is None:
+    if on_batch is None:
         row["trainer_cpu_s"] = system.cpu_s() - before_s
     return row
 
 
-def _struck(testbed: Testbed, system: System) -> dict[str, Any]:
+def _struck(testbed: Testbed, system: System, *, starts_again: bool = False) -> dict[str, Any]:
+    """Kill the second node once a third of an epoch has come; start it again, if that is asked for."""
+    left = [system.nodes[1]]
+
+    def strike(done: int, _: int) -> None:
+        if left and done >= _SAMPLES // 3:
+            left.pop().kill()
+            if starts_again and system.start_again is not None:
+                system.nodes[1] = system.start_again()
+
     way = _way(system)
-    row = _epoch(testbed, system, way, _LEARNING + _ROUNDS, _SAMPLES // 3)
+    row = _epoch(testbed, system, way, _STRUCK_EPOCH, strike)
     return {"way": way} | {key: row[key] for key in ("lost", "repeated", "error", "epoch_s", "longest_wait_s")}
 
 

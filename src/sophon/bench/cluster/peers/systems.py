@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -41,13 +41,15 @@ class System:
         ways: The ways in which it can be used, by name.
         others: Further processes at the trainer.
         versions: Versions of what it consists of.
+        start_again: Starts the second node again after it was killed, for a system that waits for it.
     """
 
     trainer: Trainer
-    nodes: Sequence[Program | Server]
+    nodes: list[Program | Server]
     ways: Sequence[str]
     others: Sequence[Program]
     versions: Mapping[str, str]
+    start_again: Callable[[], Program] | None = None
 
     def cpu_s(self) -> float:
         """CPU seconds that have been used at the trainer so far."""
@@ -62,7 +64,7 @@ def sophon(testbed: Testbed, folder: Path) -> Iterator[System]:
         trainer = stack.enter_context(_trainer(testbed, "with_sophon", {}))
         versions = trainer.do("hello")
         trainer.do("open", urls=[node.url("train") for node in nodes], batch_size=BATCH)
-        yield System(trainer, nodes, ("planned",), (), versions)
+        yield System(trainer, [*nodes], ("planned",), (), versions)
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def ray_data(testbed: Testbed, folder: Path) -> Iterator[System]:
         trainer = stack.enter_context(_trainer(testbed, "with_ray_data", environment))
         versions = trainer.do("hello")
         trainer.do("open", paths=_files(folder), batch_size=BATCH, address=address, host=home.address)
-        yield System(trainer, nodes, WAYS, (head,), versions)
+        yield System(trainer, [*nodes], WAYS, (head,), versions)
 
 
 @contextmanager
@@ -108,14 +110,16 @@ def tf_data_service(testbed: Testbed, folder: Path) -> Iterator[System]:
     with ExitStack() as stack:
         command = (*module, "dispatcher", address)
         dispatcher = stack.enter_context(_program(testbed, command, _READY, link.trainer, environment))
-        nodes = []
-        for place in link.storages:
+
+        def worker(place: Node) -> Program:
             command = (*module, "worker", f"{place.address}:{_WORKER_PORT}", address)
-            nodes.append(stack.enter_context(_program(testbed, command, _READY, place, environment)))
+            return stack.enter_context(_program(testbed, command, _READY, place, environment))
+
+        nodes = [worker(place) for place in link.storages]
         trainer = stack.enter_context(_trainer(testbed, "with_tf_data", environment))
         versions = trainer.do("hello")
         trainer.do("open", paths=_files(folder), batch_size=BATCH, address=address)
-        yield System(trainer, nodes, WAYS, (dispatcher,), versions)
+        yield System(trainer, [*nodes], WAYS, (dispatcher,), versions, lambda: worker(link.storages[1]))
 
 
 SYSTEMS = {"sophon": sophon, "ray_data": ray_data, "tf_data_service": tf_data_service}
