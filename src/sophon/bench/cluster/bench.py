@@ -36,7 +36,7 @@ def bench_cluster(
 
     Returns:
         ``{"nodes": {"1": {"per_s"}, "2": …, "4": …}, "uneven", "relays", "ray_overhead", "ray", "sha256"}``;
-        `ray_overhead` is None where Ray is not installed.
+        `ray_overhead` is None where Ray is not installed. With `peers`, the result of `bench_peers` is there, too.
     """
     has_ray = importlib.util.find_spec("ray") is not None
     if peers:
@@ -45,7 +45,7 @@ def bench_cluster(
     result["times"] = result["nodes"]["4"]["per_s"] / result["nodes"]["1"]["per_s"]
     result["uneven"] = bench_uneven(data, link_bytes_per_s, rounds, shape, on_step=on_step)
     result["relays"] = bench_relays(data, rounds=rounds, on_step=on_step)["relays"] if relays else {}
-    ray = bench_ray(data, rounds + 2, on_step) if has_ray else None
+    ray = bench_ray(data, 2 * rounds + 2, on_step) if has_ray else None
     result["ray"], result["ray_overhead"] = ray, None if ray is None else ray["overhead"]
     if peers:
         result["peers"] = bench_peers(data, link_bytes_per_s, on_step)

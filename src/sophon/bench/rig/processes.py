@@ -35,7 +35,7 @@ class _Process:
     """A child process with a log, which always ends with the ``with`` block."""
 
     def __init__(self, enter: Sequence[str], cpus: Sequence[int] | None) -> None:
-        self._before = [*enter, *_pinned(cpus)]
+        self._before = [*enter, *pinned(cpus)]
         self._opened = ExitStack()
         self._folder = self._opened.enter_context(scratch_folder("rig"))
         self._log = self._folder / "log"
@@ -269,7 +269,8 @@ class Trainer(_Process):
         raise RigError(f"the trainer ended: {self.words() or 'its log is empty'}")
 
 
-def _pinned(cpus: Sequence[int] | None) -> list[str]:
+def pinned(cpus: Sequence[int] | None) -> list[str]:
+    """Return a command prefix that makes a process run on these CPUs, if there is a tool for it."""
     path = tool("taskset")
     return [] if cpus is None or path is None else [path, "--cpu-list", ",".join(map(str, cpus))]
 

@@ -86,6 +86,12 @@ class Trainer:
 
         ray.init(address=address, log_to_driver=False, logging_level="error")
 
+    def leave_ray(self) -> None:
+        """Disconnect from Ray; loaders that found their nodes by Ray still know them."""
+        import ray
+
+        ray.shutdown()
+
     def save_plan(self, name: str, path: str) -> None:
         """Save the plan that a loader has made by itself."""
         plan = self._loaders[name].plan
