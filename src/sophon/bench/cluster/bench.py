@@ -45,7 +45,7 @@ def bench_cluster(
     result["times"] = result["nodes"]["4"]["per_s"] / result["nodes"]["1"]["per_s"]
     result["uneven"] = bench_uneven(data, link_bytes_per_s, rounds, shape, on_step=on_step)
     result["relays"] = bench_relays(data, rounds=rounds, on_step=on_step)["relays"] if relays else {}
-    ray = bench_ray(data, 2 * rounds + 2, on_step) if has_ray else None
+    ray = bench_ray(data, 2 * rounds + 4, on_step) if has_ray else None
     result["ray"], result["ray_overhead"] = ray, None if ray is None else ray["overhead"]
     if peers:
         result["peers"] = bench_peers(data, link_bytes_per_s, on_step)

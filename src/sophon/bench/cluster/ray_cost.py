@@ -37,10 +37,12 @@ def bench_ray(data: Path, rounds: int = 8, on_step: OnStep = nothing) -> dict[st
     """Return CPU seconds per sample with Ray and with a list, and the time to open the data set.
 
     Returns:
-        ``{"overhead", "spread", "rounds", "chance": {"overhead", "spread", "rounds"}, "cpu_s_per_sample": {"ray",
-        "list"}, "open_s": {"ray", "registry", "list"}, "again_s": […], "sha256"}``: `overhead` is the median over
-        rounds of the ratio of CPU seconds, minus one, and `spread` the quartiles of it; `chance` compares a list with
-        a list. `again_s` are the seconds from the death of a node's process until its successor serves.
+        ``{"overhead", "spread", "rounds", "chance": {"overhead", "spread", "rounds"}, "threads_share",
+        "cpu_s_per_sample": {"ray", "list"}, "open_s": {"ray", "registry", "list"}, "again_s": […], "sha256"}``:
+        `overhead` is the median over rounds of the ratio of CPU seconds, minus one, and `spread` the quartiles of it;
+        `chance` compares a list with a list. `threads_share` is the share of Ray's own threads in the trainer, which
+        can be counted exactly. `again_s` are the seconds from the death of a node's process until its successor
+        serves.
 
     Raises:
         Error: The batches are not the same.
@@ -66,16 +68,20 @@ def bench_ray(data: Path, rounds: int = 8, on_step: OnStep = nothing) -> dict[st
             raise Error(f"the batches are not the same: {sums}")
         trainer.do("leave_ray")
         spent: dict[str, list[float]] = {name: [] for name in _WAYS}
+        threads: list[float] = []
         for epoch in range(rounds + 1):
             for name in _rotated(epoch):
                 on_step(f"{name}: epoch {epoch}", next(steps), total)
-                spent[name].append(_epoch_cpu_s(trainer, host, name, epoch + 1) / samples)
+                all_s, threads_s = _epoch_cpu_s(trainer, host, name, epoch + 1)
+                spent[name].append(all_s / samples)
+                threads += [threads_s / all_s] if name == "ray" else []
         on_step("a killed node", next(steps), total)
         again_s = host.kill_children()
         spent = {name: its[1:] for name, its in spent.items()}  # in the first, memory is still being taken
         return {
             **_compared(spent["ray"], spent["list"]),
             "chance": _compared(spent["chance"], spent["list"]),
+            "threads_share": statistics.median(threads),
             "cpu_s_per_sample": {name: statistics.median(spent[name]) for name in ("ray", "list")},
             "open_s": {name: opens[name] for name in ("ray", "registry", "list")},
             "again_s": again_s,
@@ -88,8 +94,8 @@ def _rotated(turn: int) -> tuple[str, ...]:
     return _WAYS[at:] + _WAYS[:at]
 
 
-def _epoch_cpu_s(trainer: Trainer, host: _Host, name: str, epoch: int) -> float:
-    """Return the CPU seconds that the trainer and the nodes spend in an epoch."""
+def _epoch_cpu_s(trainer: Trainer, host: _Host, name: str, epoch: int) -> tuple[float, float]:
+    """Return the CPU seconds that the trainer and the nodes spend in an epoch, and those of Ray's threads therein."""
     if name == "ray":
         trainer.do("join_ray", address=host.facts["address"])
     before_s = host.cpu_s()
@@ -97,7 +103,7 @@ def _epoch_cpu_s(trainer: Trainer, host: _Host, name: str, epoch: int) -> float:
     nodes_s = host.cpu_s() - before_s
     if name == "ray":
         trainer.do("leave_ray")
-    return float(row["trainer_cpu_s"]) + nodes_s
+    return float(row["trainer_cpu_s"]) + nodes_s, float(row["ray_cpu_s"])
 
 
 def _compared(ones: list[float], others: list[float]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ See `sophon.bench.rig.processes.Trainer` for the other side and the form of the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import time
@@ -45,6 +46,7 @@ class Trainer:
     def __init__(self) -> None:
         self._loaders: dict[str, DataLoader] = {}
         self._datasets: dict[tuple[str, str], RemoteDataset] = {}
+        self._ray_threads: set[int] = set()
 
     def hello(self) -> str:
         """Report that the process is ready."""
@@ -84,13 +86,16 @@ class Trainer:
         """Connect this process to a Ray cluster."""
         import ray
 
+        before = _threads()
         ray.init(address=address, log_to_driver=False, logging_level="error")
+        self._ray_threads = _threads() - before
 
     def leave_ray(self) -> None:
         """Disconnect from Ray; loaders that found their nodes by Ray still know them."""
         import ray
 
         ray.shutdown()
+        self._ray_threads = set()
 
     def save_plan(self, name: str, path: str) -> None:
         """Save the plan that a loader has made by itself."""
@@ -124,6 +129,7 @@ class Trainer:
         """Run an epoch and return its counts."""
         loader, consumer = self._loaders[name], consumer_of(kind, samples_per_s)
         before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
+        ray_cpu_s = _threads_cpu_s(self._ray_threads)
         cpu_s, start_s = time.process_time(), time.monotonic()
         loader.set_epoch(epoch)
         plan = _consume(loader, consumer)
@@ -138,6 +144,7 @@ class Trainer:
             "planned": None if plan is None else {**plan.prediction.to_json(), "resources": plan.resources.to_json()},
             "bound_s": bound_s,
             "trainer_cpu_s": cpu_s,
+            "ray_cpu_s": _threads_cpu_s(self._ray_threads) - ray_cpu_s,
             "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
             "interface_bytes": None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,
             "cuts": dict(Counter(after["cuts"]) - Counter(before["cuts"])),
@@ -207,6 +214,21 @@ def _consume(loader: DataLoader, consumer: Consumer) -> Plan | None:
             plan = loader.plan
         consumer.take(batch)
     return plan
+
+
+def _threads() -> set[int]:
+    """Return the ids of this process's threads."""
+    tasks = Path("/proc/self/task")
+    return {int(path.name) for path in tasks.iterdir()} if tasks.exists() else set()
+
+
+def _threads_cpu_s(threads: set[int]) -> float:
+    """Return the CPU seconds that threads of this process have used, if they still run."""
+    spent_ns = 0
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            spent_ns += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
+    return spent_ns / 1e9
 
 
 def _received_bytes(interface: str | None) -> int | None:
