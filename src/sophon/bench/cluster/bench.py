@@ -12,6 +12,8 @@ from sophon.bench.cluster.ray_cost import bench_ray
 from sophon.bench.harness import OnStep, nothing
 from sophon.bench.planning.relays import bench_relays
 
+_ROUNDS_WITH_PEERS = 2
+
 
 def bench_cluster(
     data: Path,
@@ -28,7 +30,7 @@ def bench_cluster(
     Args:
         data: Folder of photos.
         link_bytes_per_s: Rate of each node's link.
-        rounds: Number of timed epochs per case.
+        rounds: Number of timed epochs per case; at most two with `peers`, so that the whole takes five minutes.
         shape: How the rate is enforced; see `open_testbed`.
         peers: Whether to run other loaders on the same files.
         relays: Whether to measure relays, too; see `bench_relays`.
@@ -41,11 +43,12 @@ def bench_cluster(
     has_ray = importlib.util.find_spec("ray") is not None
     if peers:
         check_peers()
+        rounds = min(rounds, _ROUNDS_WITH_PEERS)
     result = bench_nodes(data, link_bytes_per_s, rounds, shape, on_step=on_step)
     result["times"] = result["nodes"]["4"]["per_s"] / result["nodes"]["1"]["per_s"]
     result["uneven"] = bench_uneven(data, link_bytes_per_s, rounds, shape, on_step=on_step)
     result["relays"] = bench_relays(data, rounds=rounds, on_step=on_step)["relays"] if relays else {}
-    ray = bench_ray(data, 2 * rounds + 4, on_step) if has_ray else None
+    ray = bench_ray(data, on_step=on_step) if has_ray else None
     result["ray"], result["ray_overhead"] = ray, None if ray is None else ray["overhead"]
     if peers:
         result["peers"] = bench_peers(data, link_bytes_per_s, on_step)

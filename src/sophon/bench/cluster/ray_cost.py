@@ -79,8 +79,8 @@ def bench_ray(data: Path, rounds: int = 8, on_step: OnStep = nothing) -> dict[st
         again_s = host.kill_children()
         spent = {name: its[1:] for name, its in spent.items()}  # in the first, memory is still being taken
         return {
-            **_compared(spent["ray"], spent["list"]),
-            "chance": _compared(spent["chance"], spent["list"]),
+            **compared(spent["ray"], spent["list"]),
+            "chance": compared(spent["chance"], spent["list"]),
             "threads_share": statistics.median(threads),
             "cpu_s_per_sample": {name: statistics.median(spent[name]) for name in ("ray", "list")},
             "open_s": {name: opens[name] for name in ("ray", "registry", "list")},
@@ -106,7 +106,8 @@ def _epoch_cpu_s(trainer: Trainer, host: _Host, name: str, epoch: int) -> tuple[
     return float(row["trainer_cpu_s"]) + nodes_s, float(row["ray_cpu_s"])
 
 
-def _compared(ones: list[float], others: list[float]) -> dict[str, Any]:
+def compared(ones: list[float], others: list[float]) -> dict[str, Any]:
+    """Return by which share ones are more than the others of the same round: the median, the quartiles and all."""
     ratios = [one / other - 1 for one, other in zip(ones, others, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     return {"overhead": middle, "spread": [low, high], "rounds": ratios}

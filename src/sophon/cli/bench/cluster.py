@@ -58,20 +58,19 @@ def _print(result: dict[str, Any], console: Console) -> None:
     uneven = result["uneven"]
     console.print(
         f"four parts: {result['times']:.2f}× the samples/s of one, with the same bits. One node of four with a "
-        "quarter of "
-        f"the link: epochs take {uneven['over_bound']:+.1%} of the plan's bound."
+        f"quarter of the link: epochs take {uneven['over_bound']:+.1%}, compared with the plan's bound."
     )
     ray = result["ray"]
     if ray is None:
         console.print("Ray is not installed; its cost was not measured.")
     else:
         low, high = ray["spread"]
+        by_ray, by_registry, by_list = (format_seconds(ray["open_s"][how]) for how in ("ray", "registry", "list"))
         console.print(
-            f"Ray: {ray['overhead']:+.2%} CPU per sample compared with a list of the same nodes (quartiles {low:+.2%} … "
-            f"{high:+.2%}; a list compared with a list: {ray['chance']['overhead']:+.2%}); its threads in the trainer "
-            f"take {ray['threads_share']:.2%}. Opening takes {format_seconds(ray['open_s']['ray'])} with Ray, "
-            f"{format_seconds(ray['open_s']['registry'])} with a registry, {format_seconds(ray['open_s']['list'])} with "
-            f"a list. A killed node serves again after {format_seconds(max(ray['again_s']))} at most."
+            f"Ray: {ray['overhead']:+.2%} CPU per sample compared with a list of the same nodes (quartiles {low:+.2%} "
+            f"… {high:+.2%}; a list compared with a list: {ray['chance']['overhead']:+.2%}); its threads in the "
+            f"trainer take {ray['threads_share']:.2%}. Opening takes {by_ray} with Ray, {by_registry} with a registry, "
+            f"{by_list} with a list. A killed node serves again after {format_seconds(max(ray['again_s']))} at most."
         )
     if "peers" in result:
         _print_peers(result["peers"], console)

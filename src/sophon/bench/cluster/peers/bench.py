@@ -21,7 +21,7 @@ from sophon.store import open_store
 
 _SAMPLES = 96  # of 600 KB as tensors: twelve seconds on two links of 20 Mbit/s
 _ROUNDS = {"tensors": 1, "crops": 2, "files": 2, "planned": 2}  # the time of tensors is that of the link
-_PATIENCE_S = 30.0  # twice as long as Ray takes to notice that a raylet is gone
+_PATIENCE_S = 25.0  # Ray takes fifteen seconds to notice that a raylet is gone
 _STRUCK = "crops"  # the way in which a system is used when a node is killed, if it has several
 _STRUCK_EPOCH = 9
 _LEARNING = 2  # epochs of sophon before those that count: it measures, then plans; others warm up in one
