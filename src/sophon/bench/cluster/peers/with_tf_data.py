@@ -44,11 +44,12 @@ class Commands:
     def _batches(self, way: str, epoch: int) -> Iterator[list[int]]:
         order = list(range(len(self._paths)))
         random.Random(epoch).shuffle(order)
-        near, here = {
+        ways: dict[str, tuple[list[Any], list[Any]]] = {
             "tensors": ([_read, _crop, _normalize], []),
             "crops": ([_read, _crop, _to_bytes], [_normalize]),
             "files": ([_read], [_crop, _normalize]),
-        }[way]
+        }
+        near, here = ways[way]
         dataset = tf.data.Dataset.from_tensor_slices(([self._paths[number] for number in order], order))
         for step in near:
             dataset = dataset.map(step, num_parallel_calls=tf.data.AUTOTUNE)
