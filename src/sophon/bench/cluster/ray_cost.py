@@ -96,8 +96,9 @@ def _rotated(turn: int) -> tuple[str, ...]:
 
 def _epoch_cpu_s(trainer: Trainer, host: _Host, name: str, epoch: int) -> tuple[float, float]:
     """Return the CPU seconds that the trainer and the nodes spend in an epoch, and those of Ray's threads therein."""
-    if name == "ray":
-        trainer.do("join_ray", address=host.facts["address"])
+    trainer.do("join_ray", address=host.facts["address"])
+    if name != "ray":  # to connect and disconnect leaves cold caches behind, which all are to find
+        trainer.do("leave_ray")
     before_s = host.cpu_s()
     row = trainer.do("epoch", name=name, epoch=epoch, interface=None, **CONSUMER)
     nodes_s = host.cpu_s() - before_s
