@@ -59,7 +59,7 @@ def unpack(data: bytes | memoryview, parts: int) -> list[memoryview]:
 
 
 def divided(data: bytes, others: int) -> tuple[bytes, list[memoryview]]:
-    """Return the first part of a bundle and the others, which are passed on unchanged; all of it if there are none."""
+    """Return the first part of a bundle and the others, which are passed on unchanged; all data if there are none."""
     if not others:
         return data, []
     first, *rest = unpack(data, 1 + others)

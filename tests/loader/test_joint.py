@@ -374,7 +374,7 @@ def test_a_step_that_does_not_depend_on_the_seed_is_told_of(data):
         ("image", "expected more than the picture"),
         (("mask",), "expected the picture once"),
         (("image", "image"), "expected the picture once"),
-        (("image", 3), "expected names of fields"),
+        (("image", 3), "expected field names"),
         (("image", "depth"), "no column 'depth'"),
         (("image", "label"), "has no labels"),
     ],

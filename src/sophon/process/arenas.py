@@ -51,7 +51,7 @@ def keep_buffers() -> None:
 
 
 def use_malloc() -> None:
-    """Make Arrow allocate by malloc in this process and its children, unless the user has chosen another allocator.
+    """Make Arrow use malloc in this process and its children, unless the user has chosen another allocator.
 
     This must be called before anything imports pyarrow. Arrow's own allocator returns memory soon after it is freed.
     Flight copies every envelope into such memory, so on a slow link the kernel had to find and zero pages for each of

@@ -55,6 +55,6 @@ def kill_tree(pid: int) -> None:
 def _cpu_clock(pid: int) -> int:
     """Return the id of a process's CPU clock, which counts nanoseconds where `/proc` counts hundredths of a second.
 
-    As `clock_getcpuclockid(3)` makes it: the pid with all bits inverted, and 2 for the scheduler's own account.
+    It is built as in `clock_getcpuclockid(3)`: the inverted bits of the pid, then 2 for the scheduler's clock.
     """
     return (~pid << 3) | 2

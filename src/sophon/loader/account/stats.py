@@ -28,7 +28,7 @@ class Stats:
         waited_s: Seconds that the consumer waited for batches.
         consumer_s: Seconds that the consumer took between batches.
         fetch_s: Seconds spent waiting for replies, summed over the fetching threads.
-        fetch_cpu_s: CPU seconds that these threads used.
+        fetch_cpu_s: CPU seconds that the fetching threads used.
         finish_cpu_s: CPU seconds spent on decoding payloads and running the rest of the ops.
         collate_s: Seconds spent on making batches.
         storage_cpu_s: CPU seconds that the storage node reports.
@@ -36,7 +36,7 @@ class Stats:
         relay_cpu_s: CPU seconds that relays report.
         first_bytes: Bytes of payload that nodes sent to relays.
         reads: Samples that were read from a store, by the node or here.
-        read_bytes: Bytes of these samples.
+        read_bytes: Bytes of the samples that were read.
         read_s: Seconds that the reads took, summed over concurrent ones.
         reading_s: Total seconds in which requests had nothing to send because they waited for the store.
         sources: Samples by the address of the node or path they came from.

@@ -66,7 +66,7 @@ class Ledger:
 
 
 class Reporter:
-    """Reports what a worker process sees to the process that plans; it replaces a `Planner` there.
+    """Reports what a worker process sees to the process that plans, in place of a `Planner`.
 
     Args:
         ledger: The ledger to write to.

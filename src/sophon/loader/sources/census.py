@@ -47,7 +47,7 @@ class Census:
     """What all nodes of a data set hold.
 
     Args:
-        nodes: All nodes; those that have been opened know what they have.
+        nodes: All nodes; those that have been opened know what they hold.
         fallback: The path to fall back on, if there is one.
         pipeline: The pipeline to divide.
         deadline_s: Seconds without any answer before an error is raised.
@@ -75,13 +75,13 @@ class Census:
         self._keep_ids = keep_ids
 
     def take(self, opened: Opened) -> tuple[Opened, Union | None, tuple[tuple[int, ...], ...]]:
-        """Return what the data set is, how it is divided, and the nodes that hold each part.
+        """Return the description of the data set, its division, and the nodes that hold each part.
 
         Args:
             opened: The first node's answer.
 
         Returns:
-            None for the division if all nodes hold copies.
+            The division is None if all nodes hold copies.
 
         Raises:
             ConfigError: The contents of the nodes and the fallback do not fit together.
@@ -137,7 +137,7 @@ class Census:
 
     def _try(self, number: int, until_s: float) -> None:
         node = self._nodes[number]
-        if time.monotonic() >= until_s:  # many that do not answer would take their time one after another
+        if time.monotonic() >= until_s:  # nodes that do not answer would be waited for one after another
             self._problems.setdefault(number, RetryableError("not asked before the deadline"))
             return
         try:
@@ -260,8 +260,8 @@ class Census:
         )
         if shared >= _MOSTLY * len(union):
             warnings.warn(
-                f"{text}. {shared:,} of them are at every node, so they look like copies, some of which lack files; "
-                "if so, copy the missing files",
+                f"{text}. {shared:,} of them are at every node, so the nodes look like copies, some of which lack "
+                "files; if so, copy the missing files",
                 PartsWarning,
                 stacklevel=6,
             )
@@ -278,8 +278,8 @@ def check_numbers(told: Sequence[Opened]) -> None:
     """Raise unless nodes that say which part they hold, such as 3/8, hold all parts of one data set together.
 
     Raises:
-        ConfigError: They are parts of different data sets, or of one that was divided in several ways.
-        UnavailableError: No node holds some part.
+        ConfigError: The nodes hold parts of different data sets, or of one that was divided in several ways.
+        UnavailableError: A part is held by no node.
     """
     parts = [one for one in told if one.part]
     wholes = {one.whole for one in parts}

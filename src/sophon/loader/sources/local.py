@@ -72,7 +72,7 @@ class LocalTransport(Transport):
 
     Args:
         store: The store of the samples.
-        address: Its name for messages.
+        address: Name of the store for messages.
     """
 
     def __init__(self, store: Store, address: str) -> None:
@@ -113,11 +113,11 @@ class LocalTransport(Transport):
         return _LocalFetch(self._narrowed(request.fields), self.reading, request)
 
     def _narrowed(self, fields: tuple[str, ...]) -> Store:
-        if fields not in self._narrow:  # a loader always asks for the same ones, and occasionally for none
+        if fields not in self._narrow:  # a loader always asks for the same fields, and occasionally for none
             self._narrow[fields] = self.store.narrowed(fields)
         return self._narrow[fields]
 
-    def listing(self, opened: Opened) -> Listing:  # noqa: ARG002 - others need it
+    def listing(self, opened: Opened) -> Listing:  # noqa: ARG002 - other transports need it
         """Return the samples of the store."""
         return Listing.of(self.store.manifest)
 
@@ -203,7 +203,7 @@ class _LocalFetch(Fetch):
             try:
                 return self._read.get(timeout=_LOOK_S)
             except Empty:
-                self._reading.staff()  # a read may hang, so that others may start instead
+                self._reading.staff()  # a read may hang, so others may start instead
 
     def _file_here(self, position: int) -> tuple[int, bytes | BaseException]:
         """Read a sample in this thread."""

@@ -31,7 +31,7 @@ class Holding:
 
     Args:
         indexes: Indexes of its samples in the whole data set, ascending.
-        own: The index of each of them at the source; None if these are 0, 1, 2 ….
+        own: The index of each of these samples at the source; None if these indexes are 0, 1, 2 ….
     """
 
     indexes: Indexes
@@ -41,7 +41,7 @@ class Holding:
         """Return the indexes that samples have at the source.
 
         Raises:
-            ConfigError: It does not hold one of them.
+            ConfigError: The source does not hold one of them.
         """
         wanted = np.asarray(samples, np.int64)
         rows = np.searchsorted(self.indexes, wanted)
@@ -83,10 +83,10 @@ class Union:
         return len(self.sizes)
 
     def fitted(self, told: Told) -> Holding:
-        """Return what another source holds of this data set; any other samples are left out.
+        """Return which samples of this data set another source holds; its other samples are left out.
 
         Raises:
-            ConfigError: It has something else under an id of this data set.
+            ConfigError: The source has different data under an id of this data set.
         """
         assert self.ids is not None
         rows = pc.index_in(told.listing.ids, value_set=self.ids)
@@ -150,7 +150,7 @@ def unite(told: Sequence[Told], *, keep_ids: bool = False) -> Union:
         keep_ids: Whether ids are kept, for sources that are found later.
 
     Raises:
-        ConfigError: They contradict each other.
+        ConfigError: The sources contradict each other.
     """
     listings = [one.listing for one in told]
     if len({one.kind for one in listings if len(one)}) > 1:
@@ -197,7 +197,7 @@ def _order(ids: pa.LargeStringArray, kind: str) -> Any:
 
 
 def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
-    """Return the names of all classes, and the labels of all samples numbered over them."""
+    """Return the names of all classes, and the labels of all samples as indexes of these names."""
     found = [one.listing.labels for one in told if one.listing.labels is not None]
     if not found:
         return (), None
@@ -225,10 +225,10 @@ def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
 
 
 def _labels_among(told: Told, classes: tuple[str, ...]) -> Indexes | None:
-    """Return the labels of a source as they are numbered over the classes of a whole data set.
+    """Return the labels of a source, renumbered by the classes of the whole data set.
 
     Raises:
-        ConfigError: It has classes that the data set does not have.
+        ConfigError: The source has classes that the data set does not have.
     """
     labels = told.listing.labels
     if labels is None or told.classes == classes:
