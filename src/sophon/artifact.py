@@ -290,14 +290,16 @@ def require_fingerprints(
         found: The fingerprints that it carries.
         expected: Those of the present job; a name whose value is None is not compared.
         remedy: What to do about it, as a full sentence.
-        words: What each name stands for there and here, in words; "" if not known.
+        words: What each fingerprint stands for in the file and in this job, in words; "" if not known.
     """
     for name, value in expected.items():
         if value is not None and found.get(name) != value:
             there, here = (words or {}).get(name, ("", ""))
             if not (there and here) or there == here:
                 there, here = repr(found.get(name)), repr(value)
-            raise ArtifactError(f"{what} belongs to another {name}: it carries {there}, this job has {here}. {remedy}")
+            raise ArtifactError(
+                f"{what} belongs to a different {name}: it carries {there}, this job has {here}. {remedy}"
+            )
 
 
 def _refuse(path: Path, found: str, remedy: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Bundles: the fields of one sample, one after another, as one piece of bytes.
+"""Bundles: the fields of one sample, one after another, as one byte string.
 
 A sample with one field is its file. A sample with several fields (a picture with its mask, a recording with its text)
 is a bundle of them, on disk reads, on the link and in caches alike; code that only passes samples on need not know what

@@ -48,7 +48,7 @@ class Joint:
 
     @property
     def ops(self) -> JointOps:
-        """The translation of the transform."""
+        """The transform, translated to ops."""
         return joint_ops(self.transform, leads=next(_leaves(self.sample)) == _IMAGE)
 
     @property

@@ -357,7 +357,7 @@ class DataLoader:
     def verdict(self) -> Verdict | None:
         """What holds this training back, as measured by the loader; None until an epoch has been measured.
 
-        For a loader that plans, it describes an epoch without offloading; otherwise, what has run so far.
+        For a loader that plans, this describes an epoch without offloading; otherwise, what has run so far.
         """
         if self._planner is not None:
             return self._planner.verdict()
@@ -483,7 +483,7 @@ class DataLoader:
         return SharedBatches(self._begin(running), running.stop)
 
     def progress(self, description: str | None = None, console: Any = None) -> Iterator[Any]:
-        """Iterate over the next epoch and show a bar with its progress, its speed and how long it waited.
+        """Iterate over the next epoch and show a bar with the progress, the speed and the time spent waiting.
 
         Args:
             description: Text next to the bar; by default the epoch.

@@ -37,7 +37,7 @@ class Given:
     Args:
         source: An address, a path, or a transport.
         pipeline: The pipeline for the samples; None if not known.
-        target_transform: Transform of targets.
+        target_transform: Transform for targets.
     """
 
     source: Any
@@ -46,7 +46,7 @@ class Given:
 
 
 class TargetOf:
-    """Finds a target that is not an integer, and applies the object's target_transform.
+    """Looks up a target that is not an integer, and applies the object's target_transform.
 
     Args:
         targets: The targets, indexed by label.

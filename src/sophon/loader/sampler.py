@@ -118,7 +118,7 @@ class EpochSampler(Sampler[Any]):
         return Pass(epoch, row, position) if self._left is None else Pass(epoch, row[self._left], position[self._left])
 
     def left(self, start: int, stop: int) -> Positions:
-        """Return the positions of some samples of the latest pass, if some were delivered out of turn before it."""
+        """Return the positions of samples `start` to `stop` of the latest pass in this rank's row."""
         return np.arange(start, stop) if self._left is None else self._left[start:stop]
 
     def state_dict(self, taken: int) -> dict[str, Any]:

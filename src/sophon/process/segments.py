@@ -159,7 +159,7 @@ class Segments:
         self._lock = threading.RLock()  # reentrant: the garbage collector may free an array while we hold it
 
     def take(self, size_bytes: int) -> tuple[Segment, Bytes]:
-        """Return a segment of at least that size and an array of its bytes; both are reused once the array is gone."""
+        """Return a segment of that size or more, and an array of its bytes; the segment is reused once that is gone."""
         with self._lock:
             fitting = [segment for segment in self._free if size_bytes <= segment.size_bytes <= 2 * size_bytes + _PAGE]
             segment = min(fitting, key=lambda one: one.size_bytes, default=None)

@@ -1,4 +1,4 @@
-"""CPU seconds of the threads of this process, by the names that Linux knows them by."""
+"""CPU seconds of this process's threads, selected by the thread names that Linux reports."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def _faster_store() -> str:
     return (
         "a faster store on the node: requests wait for files there; neither the link nor the cores are at their "
         "limit. A "
-        "faster disk, fewer and larger files (tar shards), or a second node with a copy of them."
+        "faster disk, fewer and larger files (tar shards), or a second node with a copy of the data set."
     )
 
 
@@ -234,7 +234,7 @@ def _idle(setup: Setup) -> str:
 
 
 def _optimal(setup: Setup, plan: Plan | None) -> str:
-    """Return how to get planned cuts, or better ones; "" if a plan already chooses them or none can."""
+    """Return the setting that would plan the cuts, or plan them better; "" if there is none."""
     wanted = f"policy={DEFAULT_POLICY!r}"
     if plan is not None:
         return "" if plan.policy == DEFAULT_POLICY else wanted

@@ -131,7 +131,7 @@ class Batch:
         self._placed[slot], made.value = True, None
 
     def at(self, slot: int) -> Made:
-        """Return the result of a slot."""
+        """Return the finished sample in a slot."""
         made = self._made[slot]
         assert made is not None
         return made

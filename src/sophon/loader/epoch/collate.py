@@ -67,7 +67,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def pinning() -> Callable[[Any], Any]:
-    """Return a function that pins batches for the accelerator of the calling thread, whichever thread calls it."""
+    """Return a function that pins batches for this thread's accelerator, whichever thread runs that function."""
     device = torch.accelerator.current_device_index()
 
     def pin(batch: Any) -> Any:

@@ -189,7 +189,7 @@ class Engine:
             return self._machine.taken_positions()
 
     def positions_in(self, batch: int) -> NDArray[np.int64]:
-        """Return the positions of the samples in a batch that is complete."""
+        """Return the positions of the samples in a complete batch."""
         with self._lock:
             return self._machine.positions_in(batch)
 

@@ -202,7 +202,7 @@ def packed(value: Any) -> tuple[Parcel, Any, int | None]:
 
 
 def packed_inline(value: Any) -> tuple[Parcel, Any]:
-    """Return a parcel without its memory, and that memory."""
+    """Return a parcel without its memory, and separately that memory."""
     parcel = pack(value, lambda size_bytes: np.empty(size_bytes, np.uint8))
     return Parcel(parcel.text, parcel.sizes), parcel.memory
 

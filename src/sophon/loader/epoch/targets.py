@@ -2,7 +2,7 @@
 
 Wherever an op runs, its parameters are known here: they depend on the key and on the size of the picture, which comes
 with the payload. So masks, boxes and keypoints are transformed on the trainer, by torchvision's own code, with the
-parameters that moved the picture.
+parameters that were used for the picture.
 """
 
 from __future__ import annotations

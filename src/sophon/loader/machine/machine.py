@@ -78,7 +78,7 @@ class MachineConfig:
     Args:
         buffer_bytes: Bound on the bytes held for samples that are asked for and not yet taken.
         deadline_s: How long to wait without any reply before the epoch is given up.
-        max_requests: Requests in flight at once.
+        max_requests: Bound on requests in flight.
         request_samples: Samples in one request.
         request_bytes: Expected bytes of the payloads in one request.
         first_pause_s: Pause before the first retry; doubles with each further one.
@@ -406,7 +406,7 @@ class Machine:
         return self._send(positions, request.source if source is None else source, now_s, is_second=True)
 
     def _replace(self, number: int, now_s: float) -> Ask | None:
-        """Ask another source for the samples of a lost request; if it does not answer either, a third."""
+        """Ask another source for a lost request's samples; if that one is lost too, a third replaces the first."""
         request = self._requests[number]
         ask = self._ask_instead(request, None, self._owed_alone(request), now_s)
         if ask is not None:

@@ -196,5 +196,5 @@ class Standings:
         return self._nodes[number].retry_at_s, self._nodes[number].tries
 
     def _idlest(self, number: int) -> tuple[int, int]:
-        """Sort by the number of requests in flight, then by when a source was last asked."""
+        """Return a sort key: the number of requests in flight, then when the source was last asked."""
         return self._nodes[number].under_way, self._nodes[number].turn

@@ -1,13 +1,13 @@
 """Adjusts the workers, the concurrent requests and the bytes read ahead to the measured bottleneck.
 
 A state machine like `machine`: it gets the measurements of each stretch of time and returns the setting for the next.
-It reads no clock, so that it can be tested.
+It reads no clock, so that tests can set the time.
 
 - The consumer hardly waits: there is nothing to gain, and nothing is changed.
 - It waits while workers have nothing to do: fetching is the bottleneck. Twice as many requests are tried.
 - It waits while workers are busy: finishing is the bottleneck. While they do not use all cores, one more worker is
   tried; if that does not help, they block each other (the GIL), and one fewer is tried.
-- It waits while the buffer is full: the engine reports it at once (`deepen`), and the bound doubles, up to
+- It waits while the buffer is full: the engine reports it immediately (`deepen`), and the bound doubles, up to
   `buffer_bytes`.
 - It does not wait, and for a while more than half of the bound has always been finished and ready: half of the bound
   would have been enough, so the bound is halved, but never below its initial value. A bound that has to grow again is

@@ -150,7 +150,7 @@ class OrderLog:
             )
         if turns.places < kept.start:
             raise ConfigError(
-                f"the log's epoch {epoch} is the second part of one: {kept.start:,} samples came before it. Replay "
+                f"the log has only the second part of epoch {epoch}: {kept.start:,} samples came before it. Replay "
                 "both, Replay([first, second]), or load the state that this part started with"
             )
         recorded = _unpack(kept)[turns.places - kept.start :]

@@ -74,7 +74,7 @@ def rank_in(group: Any) -> Rank:
     """Return which process this is in a process group or a one-dimensional device mesh."""
     if hasattr(group, "get_local_rank") and hasattr(group, "ndim"):
         if group.ndim != 1:
-            raise ConfigError(f'group: expected a one-dimensional device mesh, such as mesh["dp"], got {group.ndim}')
+            raise ConfigError(f'group: expected a device mesh of one dimension, such as mesh["dp"], got {group.ndim}')
         return Rank(int(group.get_local_rank()), int(group.size()))
     if torch is None or not torch.distributed.is_initialized():
         raise RankError("group: torch.distributed is not initialised; call init_process_group before the first epoch")

@@ -62,7 +62,7 @@ class Sampling(ABC):
 
         Args:
             epoch: Number of the epoch.
-            cursor: How many of its samples are used up, by all ranks that share it.
+            cursor: How many of its samples have been used, by all ranks that share it.
             rank: The rank whose samples to return.
         """
 
@@ -235,7 +235,7 @@ def keys_of(samples: Order, count: int) -> Order | None:
 
     Args:
         samples: The samples of an epoch, in order.
-        count: Samples in the data set, so that no two samples ever have the same key.
+        count: Number of samples in the data set; it keeps the keys of different samples apart.
 
     Returns:
         None if no sample is repeated.

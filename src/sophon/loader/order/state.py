@@ -31,7 +31,7 @@ class State:
     Args:
         seed: Seed of the order and of all random ops.
         epoch: Number of the epoch.
-        cursor: How many samples of the epoch's global order are used up, by all ranks together.
+        cursor: How many samples of the epoch's global order have been used, by all ranks together.
         samples: Number of samples in the data set.
         shuffle: Whether the order is a random one.
         dataset: Fingerprint of the data set.
@@ -141,7 +141,7 @@ class Place:
         return self.at
 
     def take_back(self) -> None:
-        """Undo the start of the latest pass, if nothing was requested from it and nothing has moved since."""
+        """Undo the start of the latest pass, if nothing was requested from it and nothing else has changed."""
         if self._before is not None:
             self.next_epoch, self.at, self.is_ahead = self._before
 

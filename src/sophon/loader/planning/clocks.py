@@ -155,7 +155,7 @@ class LinkClock:
         Args:
             request: Number of the request.
             size_bytes: Size of the payload, in bytes.
-            cpu_s: CPU seconds that the storage node spent on it.
+            cpu_s: CPU seconds that the storage node spent on the sample.
             computing_s: How long that stream waited for ops, since it began.
             now_s: The time.
             reading_s: How long that stream waited for the store, since it began.

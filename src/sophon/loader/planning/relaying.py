@@ -121,7 +121,8 @@ class Relaying:
         """Return resources that include the relays.
 
         Args:
-            before: Resources of the nodes and the trainer. A link that was never full is assumed to be like the node's.
+            before: Resources of the nodes and the trainer. A relay's link that was never full is assumed to be like
+                theirs.
             cores: Number of cores that each answering relay reports, by the relay's number.
             ranks: Number of ranks that share the relays.
         """

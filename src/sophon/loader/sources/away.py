@@ -28,7 +28,7 @@ _LOOK_S = 0.25  # between two checks of the clock while a data set is being open
 
 
 class AwayWarning(UserWarning):
-    """No storage node answers while a data set is being opened; it is retried until the deadline."""
+    """No storage node answers while a data set is being opened; opening is retried until the deadline."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ seconds if the others hold copies, and until the deadline if they hold parts. Af
 if nothing can be missing, or with a warning if all others hold copies; if it later turns out that the node holds
 something else, the run ends with an error.
 
-Concurrency: nodes are asked by threads, all of which have ended when a function returns.
+Concurrency: nodes are asked by threads, all of which end before the calling function returns.
 """
 
 from __future__ import annotations

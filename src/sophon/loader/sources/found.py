@@ -40,7 +40,7 @@ from sophon.process.renewal import renew_after_fork
 
 _PAUSE_S = 0.1  # between two discoveries while a data set is opened
 _AGAIN_S = 0.5  # between two discoveries after failures
-_SPARE = 16  # least number of slots for nodes that come later; there are at least as many as nodes
+_SPARE = 16  # free slots for nodes that come later, or as many as there are nodes if that is more
 _NOWHERE = ""  # the address of a slot without a node
 
 
@@ -50,11 +50,11 @@ class Vacant(Transport):
     address = _NOWHERE
     is_remote = True
 
-    def open(self, pipeline: Pipeline) -> Opened:  # noqa: ARG002 - nobody is there
+    def open(self, pipeline: Pipeline) -> Opened:  # noqa: ARG002 - no node is there
         """Raise."""
         _nobody()
 
-    def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - nobody is there
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - no node is there
         """Raise."""
         _nobody()
 

@@ -122,7 +122,7 @@ class LocalTransport(Transport):
         return Listing.of(self.store.manifest)
 
     def stamp(self, sample: int) -> str:
-        """Return the times of a sample's files."""
+        """Return the modification times of a sample's files."""
         try:
             return self.store.stamp(sample)
         except StoreError:

@@ -287,7 +287,7 @@ class Sources:
         return Parts.among(parts.holders, relays, of, is_relayed, parts.names)
 
     def keep(self, machine: Machine) -> None:
-        """Keep what a machine has learned about the sources for the next one."""
+        """Keep what a machine has learned about the sources, for the next machine."""
         self._kept = machine.standings
 
     def open(self, pipeline: Pipeline) -> Opened:

@@ -4,7 +4,7 @@ A sample's index is its position among all sorted ids, regardless of its holder;
 So order, random ops, state and fingerprint do not depend on how a data set is divided: moving a part changes nothing. A
 folder spread over nodes has the same fingerprint as in one piece.
 
-Class folders may exist on some nodes only; labels are numbered over all of them.
+Class folders may exist on some nodes only; labels are numbered over the classes of all nodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Holding:
         held = rows < len(self.indexes)
         held[held] = self.indexes[rows[held]] == wanted[held]
         if not held.all():
-            raise ConfigError(f"sample {int(wanted[~held][0])} is not held there; open the data set again")
+            raise ConfigError(f"the node does not hold sample {int(wanted[~held][0])}; open the data set again")
         return tuple((rows if self.own is None else self.own[rows]).tolist())
 
 
@@ -156,7 +156,7 @@ def unite(told: Sequence[Told], *, keep_ids: bool = False) -> Union:
     if len({one.kind for one in listings if len(one)}) > 1:
         raise ConfigError(f"the nodes hold data sets of different kinds: {_each(told, lambda one: one.listing.kind)}")
     if len({one.kept is None for one in listings if len(one)}) > 1:
-        raise ConfigError("only some nodes have boxes or other targets; serve the same everywhere")
+        raise ConfigError("only some nodes have boxes or other targets; serve the same targets everywhere")
     if len({one.labels is None for one in listings if len(one)}) > 1:
         has_labels = _each(told, lambda one: "without labels" if one.listing.labels is None else "with labels")
         raise ConfigError(f"only some nodes have labels: {has_labels}")
@@ -266,8 +266,7 @@ def _check(
             found = [f"{int(values[at])} at {told[source[at]].name}" for at in (before, row)]
             raise ConfigError(
                 f"{ids[row].as_py()!r} is not the same everywhere ({what}: {found[0]}, {found[1]}); copy the "
-                "same file "
-                "there, or remove one of them"
+                "same file to all of them, or remove the others"
             )
 
 
