@@ -191,7 +191,7 @@ class DataLoader:
         self.dataset = opened_as.open(inner, pipeline, told.generator)
         self._make(told, own, indices)
 
-    # Long, because it passes on all of the user's arguments in one place.
+    # long: it passes on all of the user's arguments, in one place.
     def _make(self, told: TorchArguments, own: Own, indices: Order | None) -> None:
         """Make everything that an epoch needs, now that the data set is open."""
         dataset, planning = self.dataset, own.planning
