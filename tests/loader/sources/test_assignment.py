@@ -70,7 +70,9 @@ def test_a_plan_or_profile_for_another_pipeline_says_which(images, tmp_path):
     profile = measure(open_store(images), other)
     plan, saved = make_plan(profile, Resources(1e4, 8, 1)), tmp_path / "plan.parquet"
     plan.save(saved)
-    both = r"another pipeline: it carries Decode, CenterCrop\(size=\(16, 16\)\), ToTensor, this job has Decode, Random"
+    both = (
+        r"a different pipeline: it carries Decode, CenterCrop\(size=\(16, 16\)\), ToTensor, this job has Decode, Random"
+    )
     for given in (plan, saved):
         with pytest.raises(ArtifactError, match=f"the plan belongs to {both}.*Make a new plan for this job"):
             sophon.DataLoader(images, RECIPE, policy=given)
