@@ -300,6 +300,6 @@ def test_every_shortened_file_is_refused(path):
 def test_fingerprints_that_differ_are_both_shown():
     require_fingerprints("the plan", {"pipeline": "aa"}, {"pipeline": "aa", "dataset": None}, "Plan anew.")
     with pytest.raises(
-        ArtifactError, match=r"belongs to a different pipeline: it carries 'aa', this job has 'bb'. Plan anew."
+        ArtifactError, match=r"belongs to another pipeline: it carries 'aa', this job has 'bb'. Plan anew."
     ):
         require_fingerprints("the plan", {"pipeline": "aa"}, {"pipeline": "bb"}, "Plan anew.")

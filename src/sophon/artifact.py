@@ -297,9 +297,7 @@ def require_fingerprints(
             there, here = (words or {}).get(name, ("", ""))
             if not (there and here) or there == here:
                 there, here = repr(found.get(name)), repr(value)
-            raise ArtifactError(
-                f"{what} belongs to a different {name}: it carries {there}, this job has {here}. {remedy}"
-            )
+            raise ArtifactError(f"{what} belongs to another {name}: it carries {there}, this job has {here}. {remedy}")
 
 
 def _refuse(path: Path, found: str, remedy: str) -> NoReturn:
