@@ -199,7 +199,7 @@ def _by_pillow(data: bytes, box: Box) -> Image.Image:
 
 
 def _gains(samples: Samples, report: OnStep) -> tuple[dict[str, float], dict[float, float]]:
-    """Return the gain of each way to choose cuts, and of the best exact plan by a node's CPU milliseconds."""
+    """Return the gain of each way to choose cuts, and of the best exact plan for each CPU budget of a node."""
     cuts = cuts_to_measure(allow_lossy=True)
     timed = [cut for cut in cuts_to_profile(RECIPE) if cut.k in (0, _CROPPED)]
     rows, costs_ms = [], []

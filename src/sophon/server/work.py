@@ -108,7 +108,7 @@ class Space:
         self._held_bytes = size_bytes
 
     def give_up(self) -> None:
-        """Hold the file again."""
+        """Hold the file instead of the payload again."""
         self.settle(self._file_bytes)
 
 

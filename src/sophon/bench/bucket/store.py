@@ -72,7 +72,7 @@ def bench_store(
 
 @contextmanager
 def used(server: ObjectServer) -> Iterator[None]:
-    """Make addresses point to a server."""
+    """Direct all addresses to a server while the block lasts, through the environment."""
     names = (*server.environment, "XDG_CACHE_HOME")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(server.environment)

@@ -29,7 +29,7 @@ _ALMOST_NOTHING_S = 1e-6  # below the resolution of the clock; bounds all ratios
 
 
 def figure_1a(data: PaperData, seed: int, epoch: int) -> dict[str, Any]:
-    """Bytes after each op for two samples: one that shrinks on the way, and one that is smallest as a raw file."""
+    """Bytes after each op for two samples: one that ops make smaller, and one that is smallest as a raw file."""
     store = open_store(data.folder)
     sizes = [int(size) for size in store.manifest.sizes]
     order = np.argsort(sizes)

@@ -32,7 +32,7 @@ REMEDIES = {
     Verdict.MISSING: "Restore it, or list the data set again with `sophon manifest`.",
     Verdict.CHANGED: "Restore the earlier one, or list the data set again with `sophon manifest`.",
     Verdict.RENEW: "Check its permissions, and the credentials in the environment.",
-    Verdict.WHOLE: "Use another server.",
+    Verdict.WHOLE: "Use a server that supports range requests.",
 }
 _REMEDY = "Check the network and the object store."
 
