@@ -94,7 +94,7 @@ def _print(result: dict[str, Any], console: Console) -> None:
     for name in ("what", "of", "size", "unused for"):
         table.add_column(name, justify="right" if name in ("size", "unused for") else "left", overflow="fold")
     for row in rows:
-        about = row["about"].replace("\0", " ") or Path(row["path"]).name  # keys have parts, divided by NUL
+        about = row["about"].replace("\0", " ") or Path(row["path"]).name  # the parts of a key are separated by NUL
         table.add_row(KINDS[row["kind"]], about, format_bytes(row["bytes"]), format_seconds(row["unused_s"]))
     console.print(table, highlight=False)
 

@@ -31,7 +31,7 @@ All commands: sophon --help
 
 
 class Commands(click.Group):
-    """Commands that are imported when used: `sophon doctor` must run where others cannot be imported."""
+    """Commands that are imported when used: `sophon doctor` must run even where other commands cannot be imported."""
 
     _PLACES: ClassVar = {
         "bench": "sophon.cli.bench.bench:bench",

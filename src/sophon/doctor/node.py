@@ -1,4 +1,4 @@
-"""Checks that a node answers, may be read and is set up well: host, port, access, release, clock, cores, codecs."""
+"""Checks that a node answers, can be read and is set up properly: host, port, access, release, clock, cores, codecs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Node:
         url: Address of the data set.
 
     Attributes:
-        transport: The transport to it, once its address is known to be valid.
-        opened: Its description of the data set; None if it could not be opened.
+        transport: The transport to the node, once its address is known to be valid.
+        opened: The node's description of the data set; None if it could not be opened.
     """
 
     url: str
@@ -42,7 +42,7 @@ class Node:
     opened: Opened | None = None
 
     def examine(self, pipeline: Pipeline) -> Iterator[Finding]:
-        """Examine it from the outside in; stop where nothing further can be checked."""
+        """Examine the node from the outside in; stop where nothing further can be checked."""
         try:
             self.transport = open_address(self.url, None, _CONNECT_S)
         except ConfigError as error:
@@ -113,7 +113,7 @@ class Node:
             yield Finding(self.url, "secrecy", ADVICE, "the token crosses the network in the clear", remedy)
 
     def _clock(self, opened: Opened, here_s: float, took_s: float) -> Iterator[Finding]:
-        if not opened.time_s:  # a node of an earlier release does not report it
+        if not opened.time_s:  # a node of an earlier release does not report its time
             return
         apart_s = opened.time_s - here_s
         if abs(apart_s) <= _CLOCK_NOTED_S + took_s:

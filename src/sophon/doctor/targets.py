@@ -1,4 +1,4 @@
-"""Checks further fields of samples: whether masks fit their pictures, boxes lie inside them, and nothing is missing."""
+"""Checks further fields of samples: whether masks fit the pictures, boxes lie inside them, and nothing is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sophon.pipeline import Pipeline
 from sophon.store.fields import BOXES, LABELS, MASK, PICTURE, Field
 
 _PATIENCE_S: Final = 30.0
-_NAMED: Final = 3  # samples that are named
+_NAMED: Final = 3  # number of samples to name
 _REQUEST: Final = 8
 _SLACK: Final = 1.0  # pixels by which a box may stick out, as many do because of rounding
 
@@ -117,7 +117,7 @@ def _look(seen: _Seen, sample: int, fields: Sequence[Field], data: bytes) -> Non
                 seen.note("damaged", sample, f"{one.name}: {type(error).__name__}: {error}")
     size = sizes.get(fields[0].name)
     if size is None:
-        return  # its picture cannot be read, which is said elsewhere
+        return  # the picture cannot be read, which is reported elsewhere
     for one in fields:
         if one.kind == MASK and one.name in sizes and sizes[one.name] != size:
             there = "{} x {}".format(*sizes[one.name])

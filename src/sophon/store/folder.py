@@ -44,7 +44,7 @@ else:
     except ImportError:  # built without a compiler
         files = None
 
-_NAMES_ARE_BYTES = sys.getfilesystemencoding() == "utf-8"  # then names as the manifest has them are names of files
+_NAMES_ARE_BYTES = sys.getfilesystemencoding() == "utf-8"  # if so, names in the manifest need no conversion
 
 IMAGE_SUFFIXES = SUFFIXES[PICTURE]
 
@@ -122,7 +122,7 @@ class FolderStore(Store):
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether no folder of the tree has changed since: adding or removing a file changes its folder."""
+        """Return whether no folder of the tree has changed since the scan; a new or removed file changes its folder."""
         sources = manifest.sources.to_pylist()
         try:
             check_inside(manifest)
@@ -165,7 +165,7 @@ class FolderStore(Store):
             return fill(fd, space)
 
     def read_run(self, indexes: Sequence[int], space: memoryview) -> tuple[list[int], dict[int, StoreError]]:
-        """Read several files with less overhead per intact file; the result is the same as one by one."""
+        """Read several files with less overhead per intact file; the result is the same as from single reads."""
         if self._closed or self._odd_paths is not None:
             return super().read_run(indexes, space)
         names = self.manifest.ids.take(plain_array(pa.int64(), np.array(indexes, np.int64)))
@@ -185,7 +185,7 @@ class FolderStore(Store):
             if done < len(indexes):
                 start_s, size = time.monotonic(), int(sizes[done])
                 try:
-                    self.read_into(indexes[done], space[at : at + size])  # which tells what is the matter
+                    self.read_into(indexes[done], space[at : at + size])  # raises the right error, if any
                 except StoreError as error:
                     failed[done] = error
                 else:
@@ -277,7 +277,7 @@ def leads_out(name: str) -> bool:
 
 
 def _read_whole(path: str, space: memoryview) -> bool:
-    """Read a file into memory, if it is a regular file of exactly that size and one read returns all of it."""
+    """Read a file into memory, if it is a regular file of exactly the given size and one read returns all of it."""
     if files is not None:
         return files.read_into(os.fsencode(path), space)
     try:
@@ -314,7 +314,7 @@ class _Walk:
     on_progress: Progress | None
     endings: tuple[str, ...] = IMAGE_SUFFIXES
     others: Counter[str] = field(default_factory=Counter)  # endings of files that are left out
-    kinds: Counter[str] = field(default_factory=Counter)  # of data in files that are left out
+    kinds: Counter[str] = field(default_factory=Counter)  # kinds of data in files that are left out
     count: int = 0
     loops: int = 0
     lost: int = 0

@@ -83,7 +83,7 @@ def suffixes(files: str) -> tuple[str, ...]:
     """Return the file name endings selected by the option `files`, in lower case; "" for all.
 
     Raises:
-        ConfigError: It is not a list of file name endings.
+        ConfigError: The option is not a list of file name endings.
     """
     if files == ANY:
         return ("",)

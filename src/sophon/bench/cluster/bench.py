@@ -30,15 +30,15 @@ def bench_cluster(
     Args:
         data: Folder of photos.
         link_bytes_per_s: Rate of each node's link.
-        rounds: Number of timed epochs per case; at most two with `peers`, so that the whole takes five minutes.
+        rounds: Number of timed epochs per case; at most two with `peers`, so that everything takes five minutes.
         shape: How the rate is enforced; see `open_testbed`.
         peers: Whether to run other loaders on the same files.
-        relays: Whether to measure relays, too; see `bench_relays`.
+        relays: Whether to also measure relays; see `bench_relays`.
         on_step: Called with the name of the next step.
 
     Returns:
         ``{"nodes": {"1": {"per_s"}, "2": …, "4": …}, "uneven", "relays", "ray_overhead", "ray", "sha256"}``;
-        `ray_overhead` is None where Ray is not installed. With `peers`, the result of `bench_peers` is there, too.
+        `ray_overhead` is None where Ray is not installed. With `peers`, the result of `bench_peers` is included.
     """
     has_ray = importlib.util.find_spec("ray") is not None
     if peers:

@@ -1,10 +1,10 @@
 """Measure the cost of Ray: the same nodes, found through Ray or given as a list, in alternating epochs.
 
-One trainer runs the same epochs against nodes kept by Ray actors, in turns: connected to Ray and with nodes found by
-it; not connected and with a list; and with a second loader that has the same list, whose difference from the first is
-what chance does to such a comparison. It is one process, because two differ by a percent or two in where their memory
-lies. The trainer has a CPU of its own. CPU seconds of the trainer and the nodes are read from the kernel's CPU clocks;
-those of raylets, actors and the head are not counted, because they do not depend on the number of samples.
+One trainer runs the same epochs against nodes run by Ray actors, in turns: connected to Ray, with nodes found through
+Ray; not connected, with a list; and with a second loader on the same list, whose difference from the first shows the
+effect of chance. The trainer is one process, because two processes differ by a percent or two in their memory layout.
+It has its own CPU. CPU seconds of the trainer and the nodes are read from the kernel's CPU clocks; those of raylets,
+actors and the head are not counted, because they do not depend on the number of samples.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ def bench_ray(data: Path, rounds: int = 8, on_step: OnStep = nothing) -> dict[st
     Returns:
         ``{"overhead", "spread", "rounds", "chance": {"overhead", "spread", "rounds"}, "threads_share",
         "cpu_s_per_sample": {"ray", "list"}, "open_s": {"ray", "registry", "list"}, "again_s": […], "sha256"}``:
-        `overhead` is the median over rounds of the ratio of CPU seconds with Ray to the mean of those of both loaders
-        with a list, minus one, and `spread` the quartiles of it;
-        `chance` compares a list with a list. `threads_share` is the share of Ray's own threads in the trainer, which
-        can be counted exactly. `again_s` are the seconds from the death of a node's process until its successor
-        serves.
+        `overhead` is the median over rounds of the ratio of CPU seconds with Ray to the mean of both loaders with a
+        list, minus one, and `spread` has its quartiles; `chance` compares a list with a list. `threads_share` is the
+        share of Ray's own threads in the trainer's CPU seconds, which can be counted exactly. `again_s` are the seconds
+        from the death of a node's process until its successor serves.
 
     Raises:
         Error: The batches are not the same.
@@ -78,7 +77,7 @@ def bench_ray(data: Path, rounds: int = 8, on_step: OnStep = nothing) -> dict[st
                 threads += [threads_s / all_s] if name == "ray" else []
         on_step("a killed node", next(steps), total)
         again_s = host.kill_children()
-        spent = {name: its[1:] for name, its in spent.items()}  # in the first, memory is still being taken
+        spent = {name: its[1:] for name, its in spent.items()}  # the first epoch still allocates memory
         return {
             **compared(
                 spent["ray"], [statistics.fmean(both) for both in zip(spent["list"], spent["chance"], strict=True)]
@@ -98,9 +97,9 @@ def _rotated(turn: int) -> tuple[str, ...]:
 
 
 def _epoch_cpu_s(trainer: Trainer, host: _Host, name: str, epoch: int) -> tuple[float, float]:
-    """Return the CPU seconds that the trainer and the nodes spend in an epoch, and those of Ray's threads therein."""
+    """Return the CPU seconds of the trainer and the nodes in an epoch, and those of Ray's threads among them."""
     trainer.do("join_ray", address=host.facts["address"])
-    if name != "ray":  # to connect and disconnect leaves cold caches behind, which all are to find
+    if name != "ray":  # connecting and disconnecting leaves cold caches, which all cases should have
         trainer.do("leave_ray")
     before_s = host.cpu_s()
     row = trainer.do("epoch", name=name, epoch=epoch, interface=None, **CONSUMER)
@@ -111,14 +110,14 @@ def _epoch_cpu_s(trainer: Trainer, host: _Host, name: str, epoch: int) -> tuple[
 
 
 def compared(ones: list[float], others: list[float]) -> dict[str, Any]:
-    """Return by which share ones are more than the others of the same round: the median, the quartiles and all."""
+    """Return by which share `ones` exceed `others`, round by round: the median, the quartiles and all shares."""
     ratios = [one / other - 1 for one, other in zip(ones, others, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     return {"overhead": middle, "spread": [low, high], "rounds": ratios}
 
 
 def _opened(trainer: Trainer, name: str, url: str | list[str]) -> tuple[int, float]:
-    """Open a data set; return its number of samples and the time it took."""
+    """Open a data set; return its number of samples and how long opening took."""
     start_s = time.monotonic()
     how: dict[str, Any] = {"recipe": "pil", "policy": "none", "batch_size": BATCH, "workers": WORKERS, "seed": 0}
     samples: int = trainer.do("open_recipe", name=name, url=url, **how)
@@ -133,11 +132,11 @@ class _Host:
         self.facts = self._told()
 
     def cpu_s(self) -> float:
-        """CPU seconds that the processes of the nodes have used so far."""
+        """CPU seconds that the nodes' processes have used so far."""
         return sum(map(tree_cpu_s, self.facts["pids"]))
 
     def kill_children(self) -> list[float]:
-        """Kill the process of one node after another; return the seconds until the next one serves."""
+        """Kill the nodes' processes one after another; return the seconds until each successor serves."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"kill\n")
         self._process.stdin.flush()

@@ -21,7 +21,7 @@ _LONGEST_S, _POLL_S = 60.0, 0.02
 
 
 def main(folder: Path, data: Path, parts: int) -> None:
-    """Start everything, report it, and take it down when the input ends."""
+    """Start everything, report that it is ready, and stop it when the input ends."""
     from sophon.bench.cluster.raylets import raylets
     from sophon.cluster.on_ray.serving import down, serve, status
 
@@ -54,7 +54,7 @@ def main(folder: Path, data: Path, parts: int) -> None:
 def killed_s(name: str) -> float:
     """Kill the process that an actor watches; return the seconds until its successor serves.
 
-    It serves once a client has got a sample from it: that its actor says so is not enough.
+    The successor counts as serving once a client has received a sample from it, not when its actor says so.
     """
     from sophon.bench.ops import RECIPE
     from sophon.cluster.on_ray.serving import status

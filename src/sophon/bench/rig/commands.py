@@ -1,6 +1,6 @@
-"""The side of a child process that is told what to do in lines of JSON; see `processes.Trainer` for the other side.
+"""The child's side of a process that takes commands as lines of JSON; see `processes.Trainer` for the parent's side.
 
-It imports neither torch nor NumPy: a child may bring its own versions of both.
+Imports neither torch nor NumPy: a child may bring its own versions of both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from sophon.errors import Error
 
-_output: list[TextIO] = []  # where answers go; what libraries print goes to the log
+_output: list[TextIO] = []  # for answers; what libraries print goes to the log
 
 
 def answer(commands: object) -> None:

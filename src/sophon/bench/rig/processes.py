@@ -1,4 +1,4 @@
-"""The two processes of a run: ``sophon serve`` and the trainer, each in its node and on its CPU.
+"""The two processes of a run: ``sophon serve`` and the trainer, each on its own node and CPU.
 
 Concurrency: the trainer reads one JSON object per line on its standard input and answers with lines: any number of
 ``{"progress": [done, count]}`` and one ``{"result": …}`` or ``{"error": …}``. It ends when its input ends.
@@ -42,7 +42,7 @@ class _Process:
         self._process: subprocess.Popen[bytes] | None = None
 
     def _start(self, *command: str, talks: bool = False, environment: Mapping[str, str] | None = None) -> None:
-        paths = os.pathsep.join(path for path in sys.path if path)  # it finds the package as this process did
+        paths = os.pathsep.join(path for path in sys.path if path)  # the child finds the package as this process did
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*self._before, sys.executable, *command],
@@ -50,7 +50,7 @@ class _Process:
                 stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": paths, **(environment or {})},
-                start_new_session=True,  # Ctrl-C is for the bench, which then ends its children in order
+                start_new_session=True,  # Ctrl-C goes to the benchmark, which then ends its children in order
             )
 
     @property
@@ -63,7 +63,7 @@ class _Process:
         return tree_cpu_s(self.pid)
 
     def kill(self) -> None:
-        """Kill the process and everything below it, as if its machine had lost power."""
+        """Kill the process and all its descendants, as if its machine had lost power."""
         kill_tree(self.pid)
 
     def words(self) -> str:
@@ -85,7 +85,7 @@ class _Process:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            except BaseException:  # another Ctrl-C while it ends
+            except BaseException:  # another Ctrl-C while the process ends
                 process.kill()
                 raise
         self._opened.close()
@@ -102,7 +102,7 @@ class Server(_Process):
         cores: Number of cores for ops.
         host: Address to listen on.
         limit_bytes_per_s: The server's own limit, if the kernel does not shape the link.
-        enter: Command prefix that makes it run in its node.
+        enter: Command prefix that makes it run on its node.
         cpus: CPUs to run on; None for any.
         options: Further options of `sophon serve`.
     """
@@ -160,7 +160,7 @@ class Program(_Process):
     Args:
         command: What follows `python` on its command line.
         ready: What its output contains once it is ready.
-        enter: Command prefix that makes it run in its node.
+        enter: Command prefix that makes it run on its node.
         cpus: CPUs to run on; None for any.
         environment: Variables to set in addition to those of this process.
     """
@@ -192,7 +192,7 @@ class Program(_Process):
         return self
 
     def close(self) -> None:
-        """Kill the program with everything below it, which may not end together with it otherwise."""
+        """Kill the program and all its descendants, which might otherwise keep running."""
         if self._process is not None:
             self.kill()
         super().close()
@@ -216,7 +216,7 @@ class Trainer(_Process):
     """A process that runs epochs on command; see `sophon.bench.rig.trainer`.
 
     Args:
-        enter: Command prefix that makes it run in its node.
+        enter: Command prefix that makes it run on its node.
         cpus: CPUs to run on; None for any.
         environment: Variables to set in addition to those of this process.
         module: The module to run, which has a command `hello`.
@@ -231,7 +231,7 @@ class Trainer(_Process):
     ) -> None:
         super().__init__(enter, cpus)
         self._module = module
-        # One trainer core is one core: no pools of NumPy or torch beside the loader's own threads.
+        # One trainer core is one core: no thread pools of NumPy or torch besides the loader's own threads.
         self._environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
 
     def __enter__(self) -> Trainer:
@@ -270,7 +270,7 @@ class Trainer(_Process):
 
 
 def pinned(cpus: Sequence[int] | None) -> list[str]:
-    """Return a command prefix that makes a process run on these CPUs, if there is a tool for it."""
+    """Return a command prefix that pins a process to these CPUs, if there is a tool for that."""
     path = tool("taskset")
     return [] if cpus is None or path is None else [path, "--cpu-list", ",".join(map(str, cpus))]
 

@@ -1,7 +1,7 @@
 """The rig as one object: a link of a known rate, a server with a known number of cores, and a trainer.
 
-Whatever happens inside the ``with`` block, including Ctrl-C, both processes, the namespaces and the cgroup are gone
-after it.
+Whatever happens inside the ``with`` block, even Ctrl-C, both processes, the namespaces and the cgroup are gone
+afterwards.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RigFacts:
         link_bytes_per_s: The requested rate.
         goodput_bytes_per_s: Rate of TCP payload that the link carries.
         congestion_control: Congestion control of TCP where data is sent; None if unknown.
-        pinned: CPUs of server and trainer; None if they run anywhere.
+        pinned: CPUs of server and trainer; None if they are not pinned.
         quota: How fractions of a core are enforced; None if only by the server's own budget.
     """
 
@@ -53,7 +53,8 @@ class RigFacts:
 class Testbed:
     """A storage node, a trainer and the link between them; opened with `open_testbed`.
 
-    `link` and `cpus` (of storage nodes, and of the trainer) are there for processes that it does not start itself.
+    Its attributes `link` and `cpus` (of storage nodes, and of the trainer) are for processes that it does not start
+    itself.
 
     Args:
         link: The namespaces, or None on loopback.
@@ -88,7 +89,7 @@ class Testbed:
     def server(
         self, datasets: Mapping[str, Path], cores: float, node: int = 0, options: Sequence[str] = ()
     ) -> Iterator[Server]:
-        """Run a server near storage with this many cores; with 0 it only sends.
+        """Run a server near storage with a number of cores; with 0 it only sends raw files.
 
         Args:
             datasets: Paths by name.
@@ -111,7 +112,7 @@ class Testbed:
                     options=options,
                 )
             )
-            if 0 < cores < 1 and self.facts.quota is not None:  # from now on: starting at a tenth of a core takes long
+            if 0 < cores < 1 and self.facts.quota is not None:  # from now on: startup is not limited
                 stack.enter_context(quota.Quota(cores, server.pid))
             try:
                 yield server
@@ -162,7 +163,7 @@ def open_testbed(
 
     Args:
         link_bytes_per_s: Rate of the link from each storage node to the trainer.
-        shape: How it is enforced: "tbf", "server", or "auto" for the kernel if this process is allowed to use it.
+        shape: How the rate is enforced: "tbf", "server", or "auto" for tbf if this process is allowed to use it.
         nodes: Number of storage nodes, each with its own link.
         shares: Share of the rate that each link has, if they differ.
     """

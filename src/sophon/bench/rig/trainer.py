@@ -1,4 +1,4 @@
-"""The trainer's process: reads commands as lines of JSON, runs epochs with the real loader and counts.
+"""The trainer process: reads commands as lines of JSON, runs epochs with the real loader and counts.
 
 See `sophon.bench.rig.processes.Trainer` for the other side and the form of the lines.
 """
@@ -33,7 +33,7 @@ from sophon.profile.columns import cuts_to_profile
 from sophon.profile.measure import measure
 from sophon.store import open_store
 
-# Beside the raw ones. Codecs on a whole decoded picture or on floats are slow and never smaller than these.
+# Besides the raw ones. Codecs on whole decoded pictures or on floats are slow and never smaller than these.
 _CUTS = (Cut(0, "window"), Cut(2, "webp"), Cut(2, "zstd"))
 _ROUNDS = 3
 _TIMEOUT_S = 600.0  # at a tenth of a core and a slow link a request takes long
@@ -91,14 +91,14 @@ class Trainer:
         self._ray_threads = _threads() - before
 
     def leave_ray(self) -> None:
-        """Disconnect from Ray; loaders that found their nodes by Ray still know them."""
+        """Disconnect from Ray; loaders that found their nodes through Ray still know them."""
         import ray
 
         ray.shutdown()
         self._ray_threads = set()
 
     def save_plan(self, name: str, path: str) -> None:
-        """Save the plan that a loader has made by itself."""
+        """Save the plan that a loader has made on its own."""
         plan = self._loaders[name].plan
         if plan is None:
             raise RuntimeError("the loader has made no plan")
@@ -159,7 +159,7 @@ class Trainer:
         return cnn_speed(batch_size)
 
     def spend(self, url: str, cut: str, samples: list[int], seed: int, epoch: int) -> dict[str, Any]:
-        """Fetch and finish samples at a cut; return bytes and CPU seconds on both sides, for samples cut there."""
+        """Fetch and finish samples at a cut; return bytes and CPU seconds on both sides, for samples with that cut."""
         dataset = self._datasets.get((url, cut))
         if dataset is None:
             dataset = self._datasets[url, cut] = RemoteDataset(url, RECIPE, seed=seed, policy=cut)
@@ -187,7 +187,7 @@ class Trainer:
             measure(store, RECIPE, seed=seed, epoch=epoch, cuts=cuts, on_step=lambda: _progress(next(done), count))
             for _ in range(_ROUNDS + 1)
         ]
-        # A plan prefers cheap samples, and one lucky measurement among many would look cheap: hence the median.
+        # A plan prefers cheap samples, and a lucky measurement would make a sample look cheap: hence the median.
         storage_s, trainer_s = (
             np.median([getattr(profile, name) for profile in profiles[1:]], axis=0).astype(np.float32)
             for name in ("storage_s", "trainer_s")

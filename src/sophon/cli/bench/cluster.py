@@ -21,7 +21,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
 @click.option(
     "--link", default="20mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of each node's link."
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs per case.")
 @click.option(
     "--shape",
     default="auto",
@@ -30,7 +30,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
     help="What limits the rate: the kernel (tbf) or the servers.",
 )
 @click.option("--peers", is_flag=True, help="Also run Ray Data and tf.data service on the same files, cores and links.")
-@click.option("--relays", is_flag=True, help="Also measure relays, as `sophon bench relays` does.")
+@click.option("--relays", is_flag=True, help="Also measure relays, like `sophon bench relays`.")
 @json_option
 def bench_cluster_command(
     data: Path | None,

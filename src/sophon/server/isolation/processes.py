@@ -6,8 +6,8 @@ how much memory a child may use, and how much CPU time per sample.
 
 A window of a JPEG needs no child as long as every op is our own, and is made in the server's threads. No code of Pillow
 or of a plug-in runs for it, only Python and Cython with bounds checks, and the size of the file bounds its time and
-memory. With an index it takes so little time that sending it to a child and back would cost half as much again (`sophon
-bench isolation`). It also means that there is only one set of indexes.
+memory. With an index, a window takes so little time that passing it through a child would add half as much again
+(`sophon bench isolation`). This way there is also only one set of indexes.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from sophon.server.maker import ChildLost, Claim, Maker, NoSpace, anything, clai
 from sophon.server.tenants.slot import Slot
 from sophon.store.fields import MASK
 
-_RESTART_CPU_S = 0.4  # of a child that starts
+_RESTART_CPU_S = 0.4  # to start a child
 _START_S = 30.0  # a child needs 0.4 s of CPU to start, but many may start at once on a busy machine
-_WALL_PER_CPU = 10.0  # children have low priority on a busy machine; one that sleeps is ended after this much longer
-_SOCKET_BYTES = 1 << 20  # of buffer: enough for most payloads to cross at once
+_WALL_PER_CPU = 10.0  # times the CPU limit: when a child that sleeps is ended; children have low priority
+_SOCKET_BYTES = 1 << 20  # socket buffer: most payloads fit into it as a whole
 _SECRETS = ("SOPHON_TOKEN", "SOPHON_TOKENS")
 
 
@@ -55,10 +55,10 @@ class Processes(Maker):
 
     Args:
         count: Number of child processes.
-        limits: What each of them may use.
-        modules: Modules that each of them imports; they register ops.
-        indexes: Files of window indexes that each of them opens.
-        has_reserve: Whether one more is ready in case another crashes, since other tenants wait for it.
+        limits: What each child may use.
+        modules: Modules that each child imports; they register ops.
+        indexes: Files of window indexes that each child opens.
+        has_reserve: Whether a spare child is kept ready for a crash, so other tenants do not wait for a restart.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Processes(Maker):
         *,
         has_reserve: bool = False,
     ) -> None:
-        index_bytes = DEFAULT_MAX_BYTES // max(1, count // 2)  # half of them work at a time
+        index_bytes = DEFAULT_MAX_BYTES // max(1, count // 2)  # half of the children work at a time
         options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--memory-bytes", str(limits.child_bytes)]
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
         options += [f"--index={path.resolve()}" for path in indexes]
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
-        # Each is started when it is first needed: a node that only sends files and windows needs none. Even without
-        # cores for ops there is one, since a trainer may ask for a pipeline to be probed.
+        # Each child is started when it is first needed: a node that only sends files and windows needs none. Even
+        # without cores for ops there is one, since a trainer may ask for a pipeline to be probed.
         spares = _Spares(options, wall_s, has_reserve)
         self._children = [_Child(spares) for _ in range(max(1, count))]
         self._spares = spares
@@ -102,7 +102,7 @@ class Processes(Maker):
         try:
             kind, payload, costs = self._children[slot.number].make(slot, pipeline, data, key, cut, claim)
         except ChildLost:
-            slot.elsewhere_s += _RESTART_CPU_S  # of a process that starts in the place of the other
+            slot.elsewhere_s += _RESTART_CPU_S  # to start the replacement
             raise
         slot.elsewhere_s += costs.cpu_s
         if kind is Kind.FAILED:
@@ -128,8 +128,8 @@ class Processes(Maker):
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
     """Return whether a cut can be made without a decoder or ops from outside this package."""
     ahead = isinstance(codec_named(cut.codec), AheadCodec)
-    decodes = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
-    decodes = decodes or isinstance(pipeline.ops[0], DecodeVolume)  # whose chunks may be cut by decompressing them
+    decodes = any(kind == MASK for _, kind in pipeline.fields)  # masks are decoded to be cut
+    decodes = decodes or isinstance(pipeline.ops[0], DecodeVolume)  # chunks of a volume may be decompressed to be cut
     return ahead and not decodes and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
 
 
@@ -161,7 +161,7 @@ class _Spares:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
-                start_new_session=True,  # so that everything it starts can be ended with it
+                start_new_session=True,  # a process group, to end everything that the child starts
             )
         return process, ours
 
@@ -174,7 +174,7 @@ class _Spares:
         return started
 
     def instead(self) -> _Started:
-        """Return a replacement for a crashed process, from the reserve if it is alive there, and start another."""
+        """Return a replacement for a crashed process, from the reserve if that is alive, and start another."""
         with self._lock:
             found, self._reserve = self._reserve, None
             if not self._is_closed:
@@ -237,7 +237,7 @@ class _Child:
             return kind, payload, frames.Costs.parse(note, len(pipeline), most_s)
 
     def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Return the digests that the child computes until it crashes, if it does, and why there are not more."""
+        """Return the digests that the child computes before it crashes, if it does, and why there are no more."""
         found: list[str] = []
         try:
             with self._lock, self._watched():
@@ -267,7 +267,7 @@ class _Child:
     def _hold(self, is_held: bool) -> None:
         """Suspend the process and everything it has started, or resume it."""
         process = self._process
-        if process is not None:  # it is not reaped before `_end`, so that its number is still its own
+        if process is not None:  # not reaped before `_end`, so its pid has not been reused
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGSTOP if is_held else signal.SIGCONT)
 
@@ -278,7 +278,7 @@ class _Child:
         except frames.Broken as broken:
             had_begun = self._has_begun
             reason = self._end()
-            self.start(again=True)  # now, so that it is ready when the next sample comes
+            self.start(again=True)  # now, to be ready when the next sample comes
             raise ChildLost(reason, had_begun=had_begun) from broken
         except BaseException:
             self._end()  # there may be half a frame on the line

@@ -1,14 +1,13 @@
 """One request in progress at a relay: samples arrive from a node, are processed, and go on to the trainer.
 
 A separate thread receives the node's replies and hands each to the CPU budget, or straight to the stream if there is
-nothing to do. When as many samples are held as the limit allows, the thread stops receiving, and the node's stream
-stalls as the trainer's does.
+nothing to do. When the relay holds as many samples as the limit allows, the thread stops receiving, and the node's
+stream stalls until the trainer reads on.
 
-Invariant 3 holds here as it does at a node. If a relay cannot run the ops, it answers with the node's payload at the
-node's cut.
+Invariant 3 holds here too. If a relay cannot run the ops, it answers with the node's payload at the node's cut.
 
-A relay reports all CPU seconds that a sample takes it: those of the ops, and those of the two threads that receive and
-send it. A plan that knew of the ops alone would give relays more than they can do.
+A relay reports all CPU seconds that it spends on a sample: those of the ops, and those of the two threads that receive
+and send it. A plan based on the ops alone would give relays more work than they can do.
 
 Concurrency: one thread iterates, one receives the node's replies, and the budget's threads run `RelayWork._process`.
 They communicate through one queue.
@@ -87,14 +86,14 @@ class RelayWork:
         self._fetch: Fetch = node.fetch(replace(asked, dataset=node.dataset), _FETCH_S)
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a dropped stream at any moment
         self._tasks: set[Task] = set()
-        self._owed = set(range(len(request.samples)))  # what the node has not sent yet
-        self._left = len(request.samples)  # what was not yielded yet
+        self._owed = set(range(len(request.samples)))  # samples that the node has not sent yet
+        self._left = len(request.samples)  # samples not yielded yet
         self._is_closed = False
         self._room = threading.Semaphore(executor.lookahead)
         self._ended: SimpleQueue[Reply | Task | _End] = SimpleQueue()
         self._clock = StreamClock()
         self._early: dict[int, Reply] = {}
-        self._received_s: dict[int, float] = {}  # CPU seconds it took to receive each sample
+        self._received_s: dict[int, float] = {}  # CPU seconds for receiving each sample
 
     @property
     def clock(self) -> StreamClock:
@@ -116,7 +115,7 @@ class RelayWork:
         try:
             while self._left:
                 reply = self._next(patience_s())
-                if reply is not None:  # the work of sending its predecessors, since the caller does that in this thread
+                if reply is not None:  # includes sending the replies before it, which the caller does in this thread
                     now_s = time.thread_time()
                     self._charge(reply, now_s - begun_s)
                     begun_s = now_s
@@ -137,8 +136,7 @@ class RelayWork:
             tasks = list(self._tasks)
         self._executor.withdraw(tasks)
 
-    # --- in the thread that receives the node's replies
-    # -----------------------------------------------------------------
+    # --- in the thread that receives the node's replies ---------------------------------------------------------------
 
     def _bring(self) -> None:
         end = _End()
@@ -152,7 +150,7 @@ class RelayWork:
                 self._received_s[reply.position] = now_s - begun_s
                 begun_s = now_s
                 self._came(reply)
-                del reply  # it would keep a record batch alive while nothing arrives
+                del reply  # the reply would keep a record batch alive while nothing arrives
         except Error as error:
             if isinstance(error, RetryableError):
                 self._upstream.failed(self._number)
@@ -256,11 +254,11 @@ class RelayWork:
         return reply
 
     def _charge(self, reply: Reply, cpu_s: float) -> None:
-        """Add CPU seconds spent here to those that a reply tells of."""
+        """Add CPU seconds spent here to those that a reply reports."""
         cpu_s = max(cpu_s, 0.0) + self._received_s.pop(reply.position, 0.0)
         if self._request.firsts:
             reply.relay_s += cpu_s
-        else:  # the trainer knows of only one cut
+        else:  # without a route, the trainer expects a single cost
             reply.cpu_s += cpu_s
 
     def _waited(self, start_s: float, computing: bool) -> None:

@@ -26,13 +26,13 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
         names: Names of the pictures, relative to their folder.
 
     Raises:
-        StoreError: It is not a COCO file.
+        StoreError: The file is not in COCO's format.
     """
     said = _load(path)
     images = _by_name(said, path)
     of_image: dict[int, list[Any]] = {}
     for one in said["annotations"]:
-        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # others belong to no picture
+        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # any other entry belongs to no picture
             of_image.setdefault(one["image_id"], []).append(one)
     points = _points(said["annotations"])
     fields = [
@@ -112,7 +112,7 @@ def _values(annotations: list[dict[str, Any]], points: int) -> dict[str, bytes]:
         Broken: An annotation is damaged.
     """
     if len(annotations) > MOST_OBJECTS:
-        raise Broken(f"it has more than {MOST_OBJECTS:,} annotations")
+        raise Broken(f"more than {MOST_OBJECTS:,} annotations")
     boxes: list[Any] = []
     for one in annotations:
         box = one.get("bbox")

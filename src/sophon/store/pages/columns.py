@@ -25,7 +25,7 @@ class PagedColumn:
         type_: Its type.
     """
 
-    null_count = 0  # of ids; not needed for other columns
+    null_count = 0  # for the ids, which have no nulls; not used for other columns
 
     def __init__(self, file: PageFile, name: str, type_: pa.DataType) -> None:
         self._file = file
@@ -180,8 +180,8 @@ def parts_of(column: Any) -> Iterable[pa.Array]:
 
 
 def plain_array(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
-    """Return contiguous numbers of that kind as an Arrow array that shares their memory.
+    """Return contiguous numbers as an Arrow array of the given type that shares their memory.
 
-    `pa.array` takes ten times as long, since it handles everything else too, and imports a part of NumPy for it.
+    `pa.array` takes ten times as long, since it handles all other inputs too, and imports a part of NumPy for them.
     """
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

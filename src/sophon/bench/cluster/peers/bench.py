@@ -1,6 +1,6 @@
-"""`sophon bench cluster --peers`: Ray Data and tf.data service beside sophon, on the same files, cores and links.
+"""`sophon bench cluster --peers`: Ray Data and tf.data service compared with sophon, on equal files, cores and links.
 
-Epochs of all systems take turns. At the end, one of the two nodes of each is killed in the middle of an epoch.
+Epochs of all systems take turns. At the end, one of each system's two nodes is killed in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sophon.errors import ConfigError, Error
 from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
-_SAMPLES = 96  # of 600 KB as tensors: twelve seconds on two links of 20 Mbit/s
-_ROUNDS = {"tensors": 1, "crops": 2, "files": 2, "planned": 2}  # the time of tensors is that of the link
+_SAMPLES = 96  # 600 KB each as tensors: an epoch takes twelve seconds on two links of 20 Mbit/s
+_ROUNDS = {"tensors": 1, "crops": 2, "files": 2, "planned": 2}  # one for tensors, whose time depends only on the link
 _PATIENCE_S = 25.0  # Ray takes fifteen seconds to notice that a raylet is gone
-_STRUCK = "crops"  # the way in which a system is used when a node is killed, if it has several
+_STRUCK = "crops"  # how a system with several ways is used when a node is killed
 _STRUCK_EPOCH = 9
-_LEARNING = 2  # epochs of sophon before those that count: it measures, then plans; others warm up in one
+_LEARNING = 2  # sophon's epochs before the timed ones: it measures, then plans; other systems warm up in one
 _NOT: dict[str, str] = {
     "same bits": "Ray Data and tf.data service have no random stream and no order that a second run, or another "
     "number of workers, would repeat; sophon's digest is that of `nodes`",
-    "same ops, to the bit": "tf.data service has no Pillow: it decodes, crops and resizes by TensorFlow's own ops, and "
-    "yields tensors of TensorFlow; Ray Data runs the ops of sophon's own recipe",
+    "same ops, to the bit": "tf.data service has no Pillow: it decodes, crops and resizes with TensorFlow's ops, and "
+    "yields TensorFlow tensors; Ray Data runs the ops of sophon's own recipe",
     "a Ray `Cluster`": "it starts all raylets in one network namespace; here `ray start` runs in each namespace",
 }
 
@@ -44,7 +44,7 @@ def check_peers() -> None:
 
 
 def bench_peers(data: Path, link_bytes_per_s: float = 2.5e6, on_step: OnStep = nothing) -> dict[str, Any]:
-    """Return samples per second and bytes per sample of each system, and what a killed node does to it.
+    """Return samples per second and bytes per sample of each system, and the effect of a killed node.
 
     Args:
         data: Folder of JPEG photos.
@@ -58,7 +58,7 @@ def bench_peers(data: Path, link_bytes_per_s: float = 2.5e6, on_step: OnStep = n
 
     Raises:
         ConfigError: Nothing can be compared here.
-        Error: An epoch without any fault failed, or lost or repeated samples.
+        Error: An epoch without faults failed, or lost or repeated samples.
     """
     check_peers()
     lacking = missing()
@@ -134,7 +134,7 @@ def _epoch(
 
 
 def _struck(testbed: Testbed, system: System, *, starts_again: bool = False) -> dict[str, Any]:
-    """Kill the second node once a third of an epoch has come; start it again, if that is asked for."""
+    """Kill the second node once a third of an epoch has arrived; restart it if `starts_again`."""
     left = [system.nodes[1]]
 
     def strike(done: int, _: int) -> None:
@@ -151,7 +151,7 @@ def _struck(testbed: Testbed, system: System, *, starts_again: bool = False) -> 
 def _whole(name: str, row: dict[str, Any]) -> dict[str, Any]:
     if row["error"] or row["lost"] or row["repeated"]:
         raise Error(
-            f"{name}: an epoch without any fault lost {row['lost']} and repeated {row['repeated']} samples"
+            f"{name}: an epoch without faults lost {row['lost']} and repeated {row['repeated']} samples"
             + (f": {row['error']}" if row["error"] else "")
         )
     return row
@@ -169,7 +169,7 @@ def _summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def _numbered(data: Path, count: int) -> Iterator[Path]:
-    """Yield a folder in which each photo is a class of its own, so that its label tells which one it is."""
+    """Yield a folder in which each photo is its own class, so that the label identifies it."""
     ids = sorted(one for one in open_store(data).manifest.ids.to_pylist() if one.lower().endswith((".jpg", ".jpeg")))
     if not ids:
         raise ConfigError(f"{data} has no .jpg files, which all systems could decode")

@@ -1,7 +1,7 @@
-"""An epoch of any loader, counted: which samples came, how often, and how long nothing came.
+"""Counts an epoch of any loader: which samples arrived, how often, and the longest wait.
 
-Runs in the trainer's process of each loader. It imports neither torch nor NumPy, which some of them bring themselves.
-Concurrency: a thread watches for an epoch that has come to a halt, reports it and ends the process.
+Runs in the trainer process of each loader. Imports neither torch nor NumPy, since some loaders bring their own.
+Concurrency: a thread watches for an epoch that makes no progress, reports it and ends the process.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _LOOK_S = 0.2
 
 
 def count_epoch(batches: Iterable[Sequence[int]], samples: int, patience_s: float) -> dict[str, Any]:
-    """Take all batches and return what came; a failure is part of the result.
+    """Take all batches and return what arrived; a failure is part of the result.
 
     Args:
         batches: For each batch, the numbers of its samples.
         samples: How many samples there are.
-        patience_s: After this long without a batch the result says so, and the process ends.
+        patience_s: After this long without a batch, the epoch is reported as failed and the process ends.
     """
     epoch = _Epoch(samples)
     ended = threading.Event()

@@ -1,7 +1,7 @@
-"""The loaders that are compared, each with two nodes near the files and a trainer: real processes in namespaces.
+"""The loaders to compare, each with two nodes near the files and a trainer: real processes in namespaces.
 
-All have the same: each node half a core (by quota, on one CPU), a shaped link of its own, and the whole of the files;
-the trainer the other CPU. What a system needs beside its nodes (Ray's head, the dispatcher of tf.data service) runs at
+All have the same resources: each node has half a core (by quota, on one CPU), its own shaped link, and all files; the
+trainer has the other CPU. What a system needs besides its nodes (Ray's head, the dispatcher of tf.data service) runs at
 the trainer.
 """
 
@@ -24,10 +24,10 @@ from sophon.process.scratch import scratch_folder
 BATCH = 16
 NODE_CORES = 0.5
 _HERE = "sophon.bench.cluster.peers"
-_RAY_PORT, _DISPATCHER_PORT, _WORKER_PORT = 6399, 5050, 5051  # in namespaces with nobody else
-_STORE_BYTES = 256 << 20  # of each raylet; all samples together have a quarter of it
+_RAY_PORT, _DISPATCHER_PORT, _WORKER_PORT = 6399, 5050, 5051  # fixed: nothing else runs in the namespaces
+_STORE_BYTES = 256 << 20  # per raylet; all samples together take a quarter of this
 _FOLDER = Path(".venv", "peers")
-_READY = "the node is ready"  # as `tf_node` says it, which only TensorFlow can import
+_READY = "the node is ready"  # what `tf_node` prints; importing it would need TensorFlow
 WAYS = ("tensors", "crops", "files")
 
 
@@ -38,10 +38,10 @@ class System:
     Args:
         trainer: The trainer's process, which has opened the files.
         nodes: Its two nodes.
-        ways: The ways in which it can be used, by name.
+        ways: Names of the ways in which the system can be used.
         others: Further processes at the trainer.
-        versions: Versions of what it consists of.
-        start_again: Starts the second node again after it was killed, for a system that waits for it.
+        versions: Versions of its packages.
+        start_again: Restarts the second node after it was killed, for a system that waits for it.
     """
 
     trainer: Trainer
@@ -52,13 +52,13 @@ class System:
     start_again: Callable[[], Program] | None = None
 
     def cpu_s(self) -> float:
-        """CPU seconds that have been used at the trainer so far."""
+        """CPU seconds used at the trainer so far."""
         return self.trainer.cpu_s() + sum(other.cpu_s() for other in self.others)
 
 
 @contextmanager
 def sophon(testbed: Testbed, folder: Path) -> Iterator[System]:
-    """Run two nodes of sophon that hold the same."""
+    """Run two sophon nodes that hold the same data set."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(testbed.server({"train": folder}, NODE_CORES, node)) for node in range(2)]
         trainer = stack.enter_context(_trainer(testbed, "with_sophon", {}))
@@ -72,7 +72,7 @@ def ray_data(testbed: Testbed, folder: Path) -> Iterator[System]:
     """Run a head without cores at the trainer, and a raylet on each node."""
     link = _link(testbed)
     home, store = link.trainer, ("--object-store-memory", str(_STORE_BYTES))
-    paths = [*sys.path, str(_FOLDER.absolute())]  # the folder has what is missing in this environment
+    paths = [*sys.path, str(_FOLDER.absolute())]  # the folder holds packages that this environment lacks
     environment = _path(paths) | {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "300",
@@ -89,7 +89,7 @@ def ray_data(testbed: Testbed, folder: Path) -> Iterator[System]:
 
         logs = f"--temp-dir={stack.enter_context(scratch_folder('ray'))}"
         head = raylet(home, "--head", f"--port={_RAY_PORT}", "--num-cpus=0", "--include-dashboard=false", logs)
-        # One after another: raylets of one host that start at once would take the same names for their sockets.
+        # One after another: raylets that start at once on one host would choose the same socket names.
         nodes = [raylet(place, f"--address={address}", "--num-cpus=1") for place in link.storages]
         trainer = stack.enter_context(_trainer(testbed, "with_ray_data", environment))
         versions = trainer.do("hello")
@@ -143,7 +143,7 @@ def missing() -> dict[str, str]:
 
 @contextmanager
 def held_to_half_a_core(system: System) -> Iterator[None]:
-    """Limit each node that has no limit yet, once it has started."""
+    """Limit each node that has no limit of its own to half a core, for the length of a ``with`` block."""
     with ExitStack() as stack:
         if quota.mechanism() is not None:
             for node in system.nodes:

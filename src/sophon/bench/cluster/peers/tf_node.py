@@ -13,7 +13,7 @@ READY = "the node is ready"
 
 
 def main(role: str, place: str, dispatcher: str = "") -> None:
-    """Run it until it is ended."""
+    """Run the dispatcher or worker until the process is ended."""
     service = tf.data.experimental.service
     host, _, port = place.rpartition(":")
     if role == "dispatcher":

@@ -1,8 +1,8 @@
-"""The trainer's process of Ray Data: reading and ops on raylets near the files, `iter_torch_batches` at the trainer.
+"""The trainer process for Ray Data: reading and ops on raylets near the files, `iter_torch_batches` at the trainer.
 
 Three ways, which differ in what crosses the link:
 
-- ``tensors``: `read_images` + `map_batches`; finished float32 tensors, as Ray's documentation shows it
+- ``tensors``: `read_images` + `map_batches`; finished float32 tensors, as in Ray's documentation
 - ``crops``: the same up to the flip; bytes that the trainer turns into floats
 - ``files``: `read_binary_files`; the trainer decodes and does everything else
 """
@@ -27,14 +27,14 @@ _FLIPPED = 3  # ops up to and including the flip
 
 
 class Commands:
-    """What the process is told to do."""
+    """The commands of the process."""
 
     def __init__(self) -> None:
         self._paths: list[str] = []
         self._batch_size = 0
 
     def hello(self) -> dict[str, str]:
-        """Return versions."""
+        """Return the versions of packages."""
         torch.set_num_threads(1)
         return {"ray": ray.__version__, "torch": torch.__version__}
 
@@ -51,15 +51,15 @@ class Commands:
     def _batches(self, way: str, epoch: int) -> Iterator[list[int]]:
         how: dict[str, Any] = {
             "include_paths": True,
-            "override_num_blocks": -(-len(self._paths) // self._batch_size),  # a block is a batch
+            "override_num_blocks": -(-len(self._paths) // self._batch_size),  # one block per batch
             "shuffle": ray.data.FileShuffleConfig(seed=epoch),
         }
         if way == "files":
             dataset = ray.data.read_binary_files(self._paths, **how)
         else:
             images = ray.data.read_images(self._paths, mode="RGB", **how)
-            # By blocks: with a batch size, Ray would not fuse reading and mapping, and send decoded pictures from one
-            # raylet to another.
+            # No batch size: with one, Ray would not fuse reading and mapping, and would send decoded pictures between
+            # raylets.
             dataset = images.map_batches(_mapper(way), batch_size=None)
         collate = {"files": _from_files, "crops": _from_crops, "tensors": _from_tensors}[way]
         for _, paths in dataset.iter_torch_batches(batch_size=self._batch_size, collate_fn=collate):
@@ -67,10 +67,10 @@ class Commands:
 
 
 def _mapper(way: str) -> Any:
-    """Return what raylets do to a batch of decoded pictures."""
+    """Return the function that raylets apply to a batch of decoded pictures."""
     stop = _FLIPPED if way == "crops" else None
 
-    def run(batch: dict[str, Any]) -> dict[str, Any]:  # which imports what it needs: it runs in other processes
+    def run(batch: dict[str, Any]) -> dict[str, Any]:  # has its own imports: it runs in other processes
         import numpy as np
         from PIL import Image
 

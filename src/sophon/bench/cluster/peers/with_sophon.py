@@ -1,4 +1,4 @@
-"""The trainer's process of sophon: plans as it does for users."""
+"""The trainer process for sophon: plans as it does for users."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sophon.loader.options import Planning
 
 
 class Commands:
-    """What the process is told to do."""
+    """The commands of the process."""
 
     def __init__(self) -> None:
         self._loader: DataLoader | None = None
 
     def hello(self) -> dict[str, str]:
-        """Return versions."""
+        """Return the versions of packages."""
         torch.set_num_threads(1)
         return {"torch": torch.__version__}
 
     def open(self, urls: list[str], batch_size: int) -> None:
-        """Open a data set on nodes that all hold all of it."""
+        """Open a data set on nodes that each hold all of it."""
         self._loader = DataLoader(
             urls, RECIPE, batch_size=batch_size, shuffle=True, num_workers=2, policy=Planning("optimal", profile=False)
         )
@@ -40,7 +40,7 @@ class Commands:
 
     def _batches(self, loader: DataLoader) -> Iterator[list[int]]:
         for _, labels in loader:
-            yield labels.tolist()  # each photo is a class of its own
+            yield labels.tolist()  # each photo is its own class
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The trainer's process of tf.data service: a graph whose first part runs on workers near the files.
+"""The trainer process for tf.data service: a graph whose first part runs on workers near the files.
 
-Three ways, as `with_ray_data` has them: what crosses the link are finished float32 tensors, crops as bytes, or files.
-Samples are divided among workers by dynamic sharding, with which each comes once as long as no worker dies.
+The same three ways as in `with_ray_data`: finished float32 tensors, crops as bytes, or files cross the link. Samples
+are divided among workers by dynamic sharding, which delivers each sample once as long as no worker dies.
 
 TensorFlow brings its own NumPy and protobuf: nothing else that uses them is imported here.
 """
@@ -18,11 +18,11 @@ from sophon.bench.cluster.peers.counting import count_epoch
 from sophon.bench.rig.commands import answer
 
 _SIZE = 224
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of `bench.ops`, which would import NumPy and more
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as in `bench.ops`; importing that would import NumPy
 
 
 class Commands:
-    """What the process is told to do."""
+    """The commands of the process."""
 
     def __init__(self) -> None:
         self._paths: list[str] = []
@@ -30,11 +30,11 @@ class Commands:
         self._address = ""
 
     def hello(self) -> dict[str, str]:
-        """Return versions."""
+        """Return the versions of packages."""
         return {"tensorflow": tf.__version__}
 
     def open(self, paths: list[str], batch_size: int, address: str) -> None:
-        """Keep where the dispatcher and the files are."""
+        """Remember where the dispatcher and the files are."""
         self._paths, self._batch_size, self._address = paths, batch_size, address
 
     def epoch(self, way: str, epoch: int, patience_s: float) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _read(path: Any, number: Any) -> Any:
 
 
 def _crop(data: Any, number: Any) -> Any:
-    """Decode a random part, as torchvision's RandomResizedCrop chooses it, and flip every other one."""
+    """Decode and resize a random crop, chosen as in torchvision's RandomResizedCrop, and flip it at random."""
     begin, size, _ = tf.image.sample_distorted_bounding_box(
         tf.image.extract_jpeg_shape(data),
         bounding_boxes=tf.zeros([1, 0, 4]),
@@ -94,7 +94,7 @@ def _to_bytes(picture: Any, number: Any) -> Any:
 
 
 def _normalize(picture: Any, number: Any) -> Any:
-    """Turn pictures, or a batch of them, into the layout and range that torch's models take."""
+    """Convert pictures, or a batch of them, to the layout and range that torch's models expect."""
     values = (tf.cast(picture, tf.float32) / 255.0 - tf.constant(_MEAN)) / tf.constant(_STD)
     return tf.transpose(values, (2, 0, 1) if len(values.shape) == 3 else (0, 3, 1, 2)), number
 
