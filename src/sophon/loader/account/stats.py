@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sophon.codec.cut import Cut
-from sophon.link.wire import Reply
+from sophon.link.wire import WHOLE, Reply
 from sophon.process.renewal import renew_after_fork
 
 
@@ -20,7 +20,7 @@ class Stats:
         samples: Samples received.
         link_bytes: Bytes of payload that crossed the link.
         cuts: Samples by the cut actually made.
-        smaller_cuts: Samples for which storage did less than requested.
+        smaller_cuts: Samples for which storage did less than requested, although there was something to do.
         cached: Samples whose first steps were read from the trainer's own disk.
         fallback: Samples read from the fallback path because no node answered.
         retries: Requests that failed and were tried again.
@@ -85,7 +85,7 @@ class Stats:
             self.link_bytes += 0 if reply.is_cached or is_fallback else len(reply.payload)
             self.cuts[str(reply.cut)] += 1
             self.fallback += is_fallback
-            self.smaller_cuts += reply.cut != asked and not is_fallback
+            self.smaller_cuts += reply.cut != asked and reply.reason != WHOLE and not is_fallback
             self.storage_cpu_s += reply.cpu_s
             if reply.first is not None:
                 self.relayed += 1
