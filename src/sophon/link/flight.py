@@ -29,7 +29,7 @@ from sophon.errors import (
 )
 from sophon.link import grpc_fork as fork
 from sophon.link.answer import MAX_TRUSTED_BYTES, check_answer, opened_from, parse_answer
-from sophon.link.closed import CLOSED_SCHEMA, is_clock, opened_batch, read_options
+from sophon.link.closed import CLOSED_SCHEMA, opened_batch, parts_of, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.listing import Listing, received
 from sophon.link.silence import SilenceWatch
@@ -332,10 +332,10 @@ class _FlightFetch(Fetch):
             self.heard_s = time.monotonic()
             self.waiting_since_s = None  # the caller may take as long as it likes with a reply
             note, batch = chunk.app_metadata, None if is_closed else chunk.data
-            if note is not None and (not is_closed or is_clock(note)):
-                self.clock = StreamClock.from_bytes(note.to_pybytes())
-            elif note is not None:
-                batch = opened_batch(note, self._request.schema)
+            if note is not None:
+                clock, message = parts_of(note) if is_closed else (note.to_pybytes(), None)
+                self.clock = StreamClock.from_bytes(clock) if clock else self.clock
+                batch = batch if message is None else opened_batch(message, self._request.schema)
             if batch is not None:
                 yield from replies_of(batch, self._request)  # possibly none: the node only reports that it is working
             self.waiting_since_s = time.monotonic()

@@ -64,6 +64,7 @@ from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.link.closed import Room
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
+from sophon.store.pages.columns import plain_array
 
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
@@ -389,15 +390,17 @@ def raw_batch(
     held = data.slice(0, int(offsets[-1]))
     payload = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), held])
     columns = list(_bare(count))
-    columns[_POSITION], columns[_PAYLOAD] = pa.array(positions), payload
+    columns[_POSITION], columns[_PAYLOAD] = plain_array(pa.int32(), positions), payload
     if labels is not None:
-        columns[_LABEL] = pa.array(labels)
+        columns[_LABEL] = plain_array(pa.int64(), labels)
     return pa.RecordBatch.from_arrays(columns, schema=REPLY_SCHEMA)
 
 
 @functools.lru_cache(_COUNTS_KEPT)
 def _bare(count: int) -> tuple[pa.Array, ...]:
     """Return the columns for a number of raw samples that have nothing else to report."""
+    if count < _COUNTS_KEPT:
+        return tuple(column.slice(0, count) for column in _bare(_COUNTS_KEPT))
     return tuple(batch_of([Reply(0)] * count).columns)
 
 

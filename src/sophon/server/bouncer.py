@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 _LOOK_S = 0.02
-_QUIET_LOOK_S = 0.2  # while there are no unknown connections; at 20 looks a second an idle node took 0.2 % of a core
-_LONGEST_S = 0.5  # without a check, while the number of open files is unchanged: one may have replaced another
+_QUIET_LOOK_S = 0.5  # while there are no unknown connections; at 20 looks a second an idle node took 0.2 % of a core
+_LONGEST_S = 1.0  # without a check, while the number of open files is unchanged: one may have replaced another
 _STRANGER_BYTES = 1 << 14  # that a connection may send before a call is admitted; a loader's first call has a few KB
 _FLOOD_BYTES = 1 << 16  # few first calls are this long; if one is, it is admitted within milliseconds
 _STRANGER_S = 15.0  # how long a connection may be idle first; gRPC connects before there is anything to ask

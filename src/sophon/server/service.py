@@ -184,8 +184,6 @@ class Service(Refusing):
                 run = made if isinstance(made, Run) else None
                 reply = made if isinstance(made, Reply) else None
                 if run is not None or batch.is_due(reply, time.monotonic()):
-                    if context.is_cancelled():  # polls the connection, which is too slow to do for every sample
-                        return
                     if batch.replies or run is None:
                         began_s = time.monotonic()
                         for part in self._sent(request, batch.replies, batch.size_bytes):
@@ -277,11 +275,12 @@ def _seated(seat: Seat, parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _enclosed(parts: Iterator[tuple[_Part, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:
-    """Yield record batches in envelopes, each after the clock of its stream."""
+    """Yield envelopes with the clock of a stream and, unless it is empty, a record batch."""
     for (batch, room), clock in parts:
-        yield nothing(), clock
-        if batch.num_rows:
-            yield nothing(), enclosed(batch) if room is None else room.enclosed(batch)
+        if not batch.num_rows:
+            yield nothing(), clock
+        else:
+            yield nothing(), enclosed(batch, clock) if room is None else room.enclosed(batch, clock)
             del batch, room
 
 

@@ -31,7 +31,7 @@ from sophon.errors import StoreError
 from sophon.store.fields import PICTURE, SUFFIXES, kind_by_ending
 from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
-from sophon.store.pages.columns import parts_of
+from sophon.store.pages.columns import parts_of, plain_array
 from sophon.store.pages.identity import Int64Array
 from sophon.store.reading import tell_took
 from sophon.store.store import Progress, Store, describe, fill, stamp_of
@@ -178,7 +178,7 @@ class FolderStore(Store):
         """Read several files with less overhead per intact file; the result is the same as one by one."""
         if self._closed or self._odd_paths is not None:
             return super().read_run(indexes, space)
-        names = self.manifest.ids.take(pa.array(indexes, pa.int64()))
+        names = self.manifest.ids.take(plain_array(pa.int64(), np.array(indexes, np.int64)))
         sizes = self.manifest.sizes[indexes]
         if files is None or not _NAMES_ARE_BYTES:
             return self._read_one_by_one(indexes, names.to_pylist(), sizes.tolist(), space)

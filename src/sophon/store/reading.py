@@ -19,6 +19,7 @@ collector in a thread that holds the stage's lock; it does not change any state 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -38,9 +39,9 @@ QUICK_S = 0.001
 """Duration of a quick read; at that speed two fetching threads get 2,000 samples a second on their own."""
 _LOCKED_S = 0.01  # twice the switch interval of Python's lock
 _LATEST = 16  # number of recent reads considered
-_LEAST_AT_ONCE = 2  # one reads while the other's result is sent
+_LEAST_AT_ONCE = 2  # one reads while the other waits for a slow file
 _RUN_S = 0.02  # time of a job that reads several samples: lanes take turns between jobs
-_IDLE_S = 0.2  # how long a thread waits for the next read: a loader needs a few ms between two requests
+_IDLE_S = 5.0  # how long a thread waits for the next read: on a slow link requests are seconds apart
 _WEIGHT = 0.2  # weight of the newest job in the average read time
 
 Job = Callable[[], Callable[[], None] | None]
@@ -98,12 +99,11 @@ class Reading:
     def renew(self) -> None:
         """Start over in a forked child, which does not have the threads."""
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a lane at any moment
-        self._wanted = threading.Condition(self._lock)
         self._lanes: deque[Lane] = deque()  # lanes with something to read, in turn
         self._under_way: dict[int, _UnderWay] = {}
         self._under_way_bytes = 0
         self._hung = 0
-        self._idle = 0
+        self._idle: list[threading.Condition] = []  # what each idle thread waits on
         self._open = 0
         self._number = 0
         self._is_closed = False
@@ -177,7 +177,7 @@ class Reading:
         with self._lock:
             self._is_closed = True
             self._lanes.clear()
-            self._wanted.notify_all()
+            self._wake_all()
 
     # --- called with the lock held ------------------------------------------------------------------------------------
 
@@ -186,12 +186,17 @@ class Reading:
         if self._is_closed or not self._lanes or not self._may_start():
             return
         if self._idle:
-            self._wanted.notify()
+            # The last that was busy: the memory it used is still in the caches, and surplus threads come to their end.
+            self._idle.pop().notify()
             return
         self._number += 1
         thread = threading.Thread(target=self._work, args=(self._number,), name=f"sophon-read-{self._number}")
         thread.daemon = True  # a read that hangs must not keep the process
         thread.start()
+
+    def _wake_all(self) -> None:
+        while self._idle:
+            self._idle.pop().notify()
 
     def _may_start(self) -> bool:
         if len(self._under_way) - self._hung >= self.at_once:
@@ -253,11 +258,14 @@ class Reading:
                 return taken
             if not self._open and not self._lingers:
                 return None
-            self._idle += 1
+            wanted = threading.Condition(self._lock)
+            self._idle.append(wanted)
             # Not forever, so that nothing depends on every wake-up reaching the right thread.
-            is_woken = self._wanted.wait(_IDLE_S)
-            self._idle -= 1
-            if not is_woken and not self._lanes:
+            if wanted.wait(_IDLE_S):
+                continue
+            with contextlib.suppress(ValueError):  # woken just now
+                self._idle.remove(wanted)
+            if not self._lanes:
                 return None
         return None
 
@@ -282,7 +290,7 @@ class Reading:
         with self._lock:
             self._open = max(self._open + by, 0)  # after a fork there may be lanes of the parent
             if not self._open:
-                self._wanted.notify_all()
+                self._wake_all()
 
 
 class Lane:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import signal
@@ -121,6 +122,18 @@ class ShapedLink:
             _QUEUE,
         )  # tc's bps: bytes
         call("tc", "-n", storage.namespace, "qdisc", "add", "dev", storage.interface, "root", "tbf", *rate)
+
+    def connect_all(self) -> None:
+        """Let storage nodes reach each other, and every address of the trainer, through the trainer."""
+        call("ip", "netns", "exec", self.trainer.namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for storage, end in zip(self.storages, self._ends, strict=True):
+            call("ip", "-n", storage.namespace, "route", "add", "default", "via", end.address)
+
+    def received_bytes(self) -> int:
+        """Return how many bytes of frames the trainer has received over all links so far."""
+        told = json.loads(call("ip", "-json", "-statistics", "-n", self.trainer.namespace, "link", "show"))
+        names = {end.interface for end in self._ends}
+        return sum(int(row["stats64"]["rx"]["bytes"]) for row in told if row["ifname"] in names)
 
     @property
     def congestion_control(self) -> str:

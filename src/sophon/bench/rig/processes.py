@@ -20,7 +20,7 @@ from typing import Any
 
 from sophon.bench.rig.shell import tool
 from sophon.errors import Error
-from sophon.process.children import tree_cpu_s
+from sophon.process.children import kill_tree, tree_cpu_s
 from sophon.process.scratch import scratch_folder
 
 _START_S = 120.0
@@ -35,7 +35,7 @@ class _Process:
     """A child process with a log, which always ends with the ``with`` block."""
 
     def __init__(self, enter: Sequence[str], cpus: Sequence[int] | None) -> None:
-        self._before = [*enter, *_pinned(cpus)]
+        self._before = [*enter, *pinned(cpus)]
         self._opened = ExitStack()
         self._folder = self._opened.enter_context(scratch_folder("rig"))
         self._log = self._folder / "log"
@@ -61,6 +61,10 @@ class _Process:
     def cpu_s(self) -> float:
         """CPU seconds that the process and its children have used so far, including those that have ended."""
         return tree_cpu_s(self.pid)
+
+    def kill(self) -> None:
+        """Kill the process and everything below it, as if its machine had lost power."""
+        kill_tree(self.pid)
 
     def words(self) -> str:
         """Return the end of the process's log."""
@@ -150,6 +154,50 @@ class Server(_Process):
         return f"grpc://{self._host}:{self._port}/{dataset}"
 
 
+class Program(_Process):
+    """Any Python program that runs until it is ended, such as a node of another loader.
+
+    Args:
+        command: What follows `python` on its command line.
+        ready: What its output contains once it is ready.
+        enter: Command prefix that makes it run in its node.
+        cpus: CPUs to run on; None for any.
+        environment: Variables to set in addition to those of this process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        ready: str,
+        *,
+        enter: Sequence[str] = (),
+        cpus: Sequence[int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(enter, cpus)
+        self._command, self._ready, self._environment = command, ready, environment
+
+    def __enter__(self) -> Program:
+        try:
+            self._start(*self._command, environment=self._environment)
+            assert self._process is not None
+            end_s = time.monotonic() + _START_S
+            while self._ready not in self._log.read_text(errors="replace"):
+                if self._process.poll() is not None or time.monotonic() > end_s:
+                    raise RigError(f"{' '.join(self._command)} did not start: {self.words() or 'its log is empty'}")
+                time.sleep(0.05)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Kill the program with everything below it, which may not end together with it otherwise."""
+        if self._process is not None:
+            self.kill()
+        super().close()
+
+
 class Relay(Server):
     """``sophon relay`` in front of a node, on loopback.
 
@@ -171,6 +219,7 @@ class Trainer(_Process):
         enter: Command prefix that makes it run in its node.
         cpus: CPUs to run on; None for any.
         environment: Variables to set in addition to those of this process.
+        module: The module to run, which has a command `hello`.
     """
 
     def __init__(
@@ -178,14 +227,16 @@ class Trainer(_Process):
         enter: Sequence[str] = (),
         cpus: Sequence[int] | None = None,
         environment: Mapping[str, str] | None = None,
+        module: str = "sophon.bench.rig.trainer",
     ) -> None:
         super().__init__(enter, cpus)
+        self._module = module
         # One trainer core is one core: no pools of NumPy or torch beside the loader's own threads.
         self._environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
 
     def __enter__(self) -> Trainer:
         try:
-            self._start("-m", "sophon.bench.rig.trainer", talks=True, environment=self._environment)
+            self._start("-m", self._module, talks=True, environment=self._environment)
             self.do("hello")
         except BaseException:
             self.close()
@@ -218,7 +269,8 @@ class Trainer(_Process):
         raise RigError(f"the trainer ended: {self.words() or 'its log is empty'}")
 
 
-def _pinned(cpus: Sequence[int] | None) -> list[str]:
+def pinned(cpus: Sequence[int] | None) -> list[str]:
+    """Return a command prefix that makes a process run on these CPUs, if there is a tool for it."""
     path = tool("taskset")
     return [] if cpus is None or path is None else [path, "--cpu-list", ",".join(map(str, cpus))]
 

@@ -53,6 +53,8 @@ class RigFacts:
 class Testbed:
     """A storage node, a trainer and the link between them; opened with `open_testbed`.
 
+    `link` and `cpus` (of storage nodes, and of the trainer) are there for processes that it does not start itself.
+
     Args:
         link: The namespaces, or None on loopback.
         link_bytes_per_s: The rate.
@@ -63,9 +65,9 @@ class Testbed:
     def __init__(
         self, link: ShapedLink | None, link_bytes_per_s: float, trainer: Trainer, shares: Sequence[float] = ()
     ) -> None:
-        self._link = link
+        self.link = link
         self._shares = tuple(shares)
-        self._cpus = cpus_for_two()
+        self.cpus = cpus_for_two()
         self._limit_bytes_per_s = None if link is not None else link_bytes_per_s
         self.trainer = trainer
         self.facts = RigFacts(
@@ -73,14 +75,14 @@ class Testbed:
             link_bytes_per_s=link_bytes_per_s,
             goodput_bytes_per_s=link_bytes_per_s if link is None else self._goodput(link),
             congestion_control=loopback_congestion_control() if link is None else link.congestion_control,
-            pinned=None if self._cpus is None else {"server": self._cpus[0], "trainer": self._cpus[1]},
+            pinned=None if self.cpus is None else {"server": self.cpus[0], "trainer": self.cpus[1]},
             quota=quota.mechanism(),
         )
 
     @property
     def interface(self) -> str:
         """The interface that counts the link's traffic; on loopback it counts all traffic in both directions."""
-        return "lo" if self._link is None else self._link.trainer.interface
+        return "lo" if self.link is None else self.link.trainer.interface
 
     @contextmanager
     def server(
@@ -96,7 +98,7 @@ class Testbed:
         """
         share = self._shares[node] if self._shares else 1.0
         limit = None if self._limit_bytes_per_s is None else self._limit_bytes_per_s * share
-        storage = None if self._link is None else self._link.storages[node]
+        storage = None if self.link is None else self.link.storages[node]
         with ExitStack() as stack:
             server = stack.enter_context(
                 Server(
@@ -105,7 +107,7 @@ class Testbed:
                     host="127.0.0.1" if storage is None else storage.address,
                     limit_bytes_per_s=limit,
                     enter=() if storage is None else storage.enter_network,
-                    cpus=None if self._cpus is None else self._cpus[0],
+                    cpus=None if self.cpus is None else self.cpus[0],
                     options=options,
                 )
             )
@@ -130,8 +132,8 @@ class Testbed:
             for rank in range(count):
                 told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
                 trainer = Trainer(
-                    () if self._link is None else self._link.trainer.enter,
-                    None if self._cpus is None else self._cpus[1],
+                    () if self.link is None else self.link.trainer.enter,
+                    None if self.cpus is None else self.cpus[1],
                     {name: str(value) for name, value in told.items()},
                 )
                 trainers.append(stack.enter_context(trainer))

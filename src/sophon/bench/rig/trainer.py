@@ -5,12 +5,10 @@ See `sophon.bench.rig.processes.Trainer` for the other side and the form of the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
-import json
-import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,9 +21,9 @@ import torch
 from sophon.bench.ops import RECIPE
 from sophon.bench.presets import recipe_named
 from sophon.bench.rig import goodput
+from sophon.bench.rig.commands import answer, say
 from sophon.bench.rig.consumer import Consumer, cnn_speed, consumer_of
 from sophon.codec.cut import Cut
-from sophon.errors import Error
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
 from sophon.loader.options import Planning
@@ -48,6 +46,7 @@ class Trainer:
     def __init__(self) -> None:
         self._loaders: dict[str, DataLoader] = {}
         self._datasets: dict[tuple[str, str], RemoteDataset] = {}
+        self._ray_threads: set[int] = set()
 
     def hello(self) -> str:
         """Report that the process is ready."""
@@ -87,7 +86,16 @@ class Trainer:
         """Connect this process to a Ray cluster."""
         import ray
 
+        before = _threads()
         ray.init(address=address, log_to_driver=False, logging_level="error")
+        self._ray_threads = _threads() - before
+
+    def leave_ray(self) -> None:
+        """Disconnect from Ray; loaders that found their nodes by Ray still know them."""
+        import ray
+
+        ray.shutdown()
+        self._ray_threads = set()
 
     def save_plan(self, name: str, path: str) -> None:
         """Save the plan that a loader has made by itself."""
@@ -121,6 +129,7 @@ class Trainer:
         """Run an epoch and return its counts."""
         loader, consumer = self._loaders[name], consumer_of(kind, samples_per_s)
         before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
+        ray_cpu_s = _threads_cpu_s(self._ray_threads)
         cpu_s, start_s = time.process_time(), time.monotonic()
         loader.set_epoch(epoch)
         plan = _consume(loader, consumer)
@@ -135,6 +144,7 @@ class Trainer:
             "planned": None if plan is None else {**plan.prediction.to_json(), "resources": plan.resources.to_json()},
             "bound_s": bound_s,
             "trainer_cpu_s": cpu_s,
+            "ray_cpu_s": _threads_cpu_s(self._ray_threads) - ray_cpu_s,
             "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
             "interface_bytes": None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,
             "cuts": dict(Counter(after["cuts"]) - Counter(before["cuts"])),
@@ -206,6 +216,21 @@ def _consume(loader: DataLoader, consumer: Consumer) -> Plan | None:
     return plan
 
 
+def _threads() -> set[int]:
+    """Return the ids of this process's threads."""
+    tasks = Path("/proc/self/task")
+    return {int(path.name) for path in tasks.iterdir()} if tasks.exists() else set()
+
+
+def _threads_cpu_s(threads: set[int]) -> float:
+    """Return the CPU seconds that threads of this process have used, if they still run."""
+    spent_ns = 0
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            spent_ns += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
+    return spent_ns / 1e9
+
+
 def _received_bytes(interface: str | None) -> int | None:
     path = Path(f"/sys/class/net/{interface}/statistics/rx_bytes")
     return int(path.read_text()) if interface is not None and path.exists() else None
@@ -213,26 +238,12 @@ def _received_bytes(interface: str | None) -> int | None:
 
 def _progress(done: int, count: int) -> None:
     if done % 8 == 0 or done == count:
-        _say({"progress": [done, count]})
-
-
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+        say({"progress": [done, count]})
 
 
 def main() -> None:
     """Answer until the input ends."""
-    trainer = Trainer()
-    for line in sys.stdin:
-        arguments = json.loads(line)
-        try:
-            _say({"result": getattr(trainer, arguments.pop("do"))(**arguments)})
-        except Error as error:
-            _say({"error": str(error)})
-        except Exception as error:  # noqa: BLE001 - the edge of the process: the other side must hear of it
-            traceback.print_exc()
-            _say({"error": repr(error)})
+    answer(Trainer())
 
 
 if __name__ == "__main__":
