@@ -275,12 +275,14 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
 
 
 def _labels_of(store: Store) -> str:
-    """Return a description of a data set's labels, so that users notice unexpected ones."""
+    """Return a description of a data set's labels and fields, so that users notice unexpected ones."""
     from sophon.store.manifest import NO_LABEL  # imported when needed, like everything for serving
 
     manifest = store.manifest
+    fields = f" with {', '.join(field.name for field in manifest.fields)}" if len(manifest.fields) > 1 else ""
     if manifest.labels is None:
-        return " without labels"
+        return fields or " without labels"
     named = f" of {counted(len(manifest.classes), 'class', 'classes')}" if manifest.classes else " with labels"
+    named = f"{named}{fields}"
     missing = int((manifest.labels == NO_LABEL).sum())
     return f"{named}, {missing:,} of them without a label," if missing else named

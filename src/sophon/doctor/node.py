@@ -18,7 +18,7 @@ from sophon.link.credentials import TOKEN_VARIABLE
 from sophon.link.schemes import open_address
 from sophon.link.transport import Opened, Transport
 from sophon.pipeline import Pipeline
-from sophon.units import format_seconds
+from sophon.units import counted, format_seconds
 
 _CONNECT_S: Final = 5.0
 _CLOCK_NOTED_S: Final = 5.0
@@ -103,8 +103,7 @@ class Node:
     def _data(self, opened: Opened) -> Finding:
         if not opened.samples:
             return self._fault("dataset", f"data set {opened.name!r} is empty", "Serve a folder with samples.")
-        classes = f" in {len(opened.classes):,} classes" if opened.classes else ""
-        text = f"data set {opened.name!r}: {opened.samples:,} samples{classes}, fingerprint {opened.fingerprint}"
+        text = f"data set {opened.name!r}: {contents(opened)}, fingerprint {opened.fingerprint}"
         return Finding(self.url, "dataset", FINE, text)
 
     def _secrecy(self, host: str, scheme: str) -> Iterator[Finding]:
@@ -139,7 +138,17 @@ class Node:
             text = "the node has no cores for ops (--cores 0): it sends raw files"
             yield Finding(self.url, "cores", ADVICE, text, remedy)
         else:
-            yield Finding(self.url, "cores", FINE, f"{opened.cores:g} cores run ops there")
+            yield Finding(
+                self.url, "cores", FINE, f"{opened.cores:g} core{'s run' if opened.cores != 1 else ' runs'} ops there"
+            )
+
+
+def contents(opened: Opened) -> str:
+    """Return the contents of a data set, in words."""
+    text = counted(opened.samples, "sample", "samples")
+    if opened.classes:
+        text += f" in {counted(len(opened.classes), 'class', 'classes')}"
+    return f"{text} with {', '.join(one.name for one in opened.fields)}" if len(opened.fields) > 1 else text
 
 
 def _is_loopback(host: str) -> bool:

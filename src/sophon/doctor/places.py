@@ -9,7 +9,7 @@ from typing import Final
 
 from sophon.doctor.bits import examine_bits
 from sophon.doctor.finding import ADVICE, FAULT, FINE, NOTE, Finding
-from sophon.doctor.node import Node
+from sophon.doctor.node import Node, contents
 from sophon.doctor.samples import examine_link, examine_samples, spread, take
 from sophon.doctor.targets import examine_fields
 from sophon.errors import ConfigError, Error
@@ -93,8 +93,7 @@ class Place:
         for warning in told:
             yield Finding(self.address, "data", NOTE, str(warning.message))
         self.opened = self._transport.open(pipeline)
-        classes = f" in {len(self.opened.classes):,} classes" if self.opened.classes else ""
-        text = f"{self.opened.samples:,} samples{classes} ({self.opened.store}), fingerprint {self.opened.fingerprint}"
+        text = f"{contents(self.opened)} ({self.opened.store}), fingerprint {self.opened.fingerprint}"
         yield Finding(self.address, "data", FINE, text)
 
     def _unopened(self, error: Error) -> Finding:

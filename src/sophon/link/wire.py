@@ -279,6 +279,10 @@ class Reply:
     is_cached: bool = False  # not on the wire: whether the trainer had it already
 
 
+WHOLE = "whole"
+"""Reason of a reply with the raw file: the pass needs all of it, so that the requested window is the file."""
+
+
 @dataclass
 class StreamClock:
     """How a stream has spent its time near storage so far.

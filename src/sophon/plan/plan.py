@@ -43,6 +43,7 @@ class Plan:
         options: Options that the policy was given.
         fingerprints: Fingerprints of the pipeline and data set.
         recipe: The pipeline in words; "" if unknown.
+        untried: Number of routes that could not be weighed because no sample was sent by them yet.
     """
 
     cut: CutIndex
@@ -55,6 +56,7 @@ class Plan:
     options: Options
     fingerprints: Mapping[str, str]
     recipe: str = ""
+    untried: int = 0
 
     def __post_init__(self) -> None:
         cut = np.asarray(self.cut, dtype=np.uint8).view()
@@ -109,6 +111,11 @@ class Plan:
         if samples is not None and samples != len(self):
             raise ArtifactError(f"the plan is for {len(self)} samples, but this job has {samples}. {remedy}")
 
+    @property
+    def rivals(self) -> str:
+        """The plans that its bound is about, as the beginning of a sentence: "No plan"."""
+        return "No plan with the cuts measured so far" if self.untried else "No plan"
+
     def explain(self) -> str:
         """Return the decisions and their reasons, in words."""
         now, before = self.prediction, self.untouched
@@ -127,8 +134,8 @@ class Plan:
         if now.bound_s is not None and np.isfinite(now.bound_s):
             over = now.epoch_s / now.bound_s - 1 if now.bound_s > 0 else 0.0
             least = format_seconds(now.bound_s)
-            proof = f"No plan can take less than {least}; this one is at most {100 * over:.2g} % above the best."
-            lines.append(proof if over > 1e-9 else "No plan can be faster.")
+            proof = f"{self.rivals} can take less than {least}; this one is at most {100 * over:.2g} % above the best."
+            lines.append(proof if over > 1e-9 else f"{self.rivals} can be faster.")
         return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -142,6 +149,7 @@ class Plan:
             "resources": self.resources.to_json(),
             "options": asdict(self.options),
             "recipe": self.recipe,
+            "untried": self.untried,
         }
         header = artifact.Header(FORMAT, FORMAT_VERSION, self.fingerprints, provenance)
         artifact.save(path, header, {"cut": self.cut})
@@ -170,6 +178,7 @@ class Plan:
                     options=Options(**said["options"]),
                     fingerprints=file.header.fingerprints,
                     recipe=str(said.get("recipe", "")),
+                    untried=int(said.get("untried", 0)),
                 )
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise ArtifactError(f"{path} does not have the header of a plan ({error}); plan again.") from error
@@ -205,7 +214,13 @@ def make_plan(
         options=options,
         fingerprints=profile.fingerprints,
         recipe=profile.recipe,
+        untried=_untried(profile),
     )
+
+
+def _untried(profile: Profile) -> int:
+    illegal = (column for column in range(len(profile.routes)) if profile.has_illegal(column))
+    return sum(not np.isfinite(profile.payload_bytes[:, column]).any() for column in illegal)
 
 
 def _levelled(

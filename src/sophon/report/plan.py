@@ -62,7 +62,8 @@ def _proof(plan: Plan) -> tuple[str, ...]:
     if bound_s is None or not 0 < bound_s < float("inf"):
         return ()
     over = plan.prediction.epoch_s / bound_s - 1
-    return (f"No plan can be more than {100 * over:.2g} % faster.",) if over > 1e-9 else ("No plan can be faster.",)
+    faster = f"more than {100 * over:.2g} % faster" if over > 1e-9 else "faster"
+    return (f"{plan.rivals} can be {faster}.",)
 
 
 def _table(plan: Plan) -> Table:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from sophon.errors import Error
-from sophon.link.wire import Reply, Request
+from sophon.link.wire import WHOLE, Reply, Request
 
 LOG = logging.getLogger("sophon.server")
 SLOW_S = 2.0  # CPU seconds near storage: a hundred times what a photo takes
@@ -71,7 +71,7 @@ class Journal:
                 fields = {"dataset": request.dataset, "reason": reply.reason}
                 text = f"{request.dataset}: samples are sent raw: {_OF_THE_NODE[reply.reason]}"
                 self._say(logging.WARNING, "smaller", text, fields, key=(request.dataset, reply.reason))
-            elif reply.reason is not None:
+            elif reply.reason not in (None, WHOLE):
                 self._broken(request, reply, f"ops failed here ({reply.reason}); the sample was sent raw")
             if reply.cpu_s > SLOW_S:
                 name, about = self._about(request, reply)

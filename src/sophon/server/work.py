@@ -28,10 +28,11 @@ from sophon.bundle import divided, pack
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut, looks_ahead
 from sophon.codec.window.bands import bands_of
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
 from sophon.link.closed import Room
-from sophon.link.wire import Reply, Request, StreamClock, raw_batch
+from sophon.link.wire import WHOLE, Reply, Request, StreamClock, raw_batch
 from sophon.pipeline import Pipeline, Trace
 from sophon.pipeline.region import can_crop_early
 from sophon.server.maker import ChildLost, NoSpace
@@ -479,6 +480,9 @@ class Work:
             return self._smaller(position, data, lost.reason)
         except NoSpace:
             return self._smaller(position, data, "memory")
+        except WholeNeeded:
+            space.give_up()
+            return self._smaller(position, data, WHOLE)
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             space.give_up()
             # The trainer will hit the same problem, and has the file and the user's policy for bad samples.

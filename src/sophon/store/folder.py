@@ -35,6 +35,7 @@ from sophon.store.pages.columns import parts_of, plain_array
 from sophon.store.pages.identity import Int64Array
 from sophon.store.reading import tell_took
 from sophon.store.store import Progress, Store, describe, fill, stamp_of
+from sophon.units import counted
 
 if TYPE_CHECKING:
     from sophon.store import _files as files
@@ -49,6 +50,9 @@ _NAMES_ARE_BYTES = sys.getfilesystemencoding() == "utf-8"  # if so, names in the
 IMAGE_SUFFIXES = SUFFIXES[PICTURE]
 
 _CHUNK = 16_384  # files per step, so that Python objects exist only for the files of one step
+# Names of the two folders of data sets for segmentation: as torchvision, Kaggle and Pascal VOC have them.
+_PICTURE_FOLDERS = frozenset({"images", "image", "imgs", "img", "pictures", "photos", "jpegimages"})
+_MASK_FOLDERS = frozenset({"masks", "mask", "annotations", "labels", "segmentation", "segmentationclass"})
 _SHARD_SUFFIXES = (".tar", ".parquet")
 
 # How often links may lead to the same real folder within one class. A link to an ancestor is recognised as a loop; but
@@ -117,7 +121,13 @@ class FolderStore(Store):
                 "remove those folders or move them elsewhere"
             )
         if root.images:
-            walk.notes.append(f"{root.images:,} pictures next to the class folders of {path} are left out")
+            pictures = counted(root.images, "picture", "pictures")
+            walk.notes.append(f"{pictures} next to the class folders of {path} {_are(root.images)} left out")
+        if (pair := _pictures_and_masks(classes)) is not None:
+            walk.notes.append(
+                f"the folders {pair[0]!r} and {pair[1]!r} of {path} are taken for classes; if one has the masks of the "
+                f"other, open '{path}?images={pair[0]}&masks={pair[1]}' instead"
+            )
         return walk.manifest(listings, np.repeat(np.arange(len(classes)), counts), tuple(classes))
 
     @classmethod
@@ -476,6 +486,18 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False  # as os.walk does, which torchvision uses
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _pictures_and_masks(folders: Sequence[str]) -> tuple[str, str] | None:
+    """Return the two folders of a data set for segmentation; None if their names do not look like one."""
+    by_name = {name.lower(): name for name in folders}
+    pictures = [by_name[name] for name in by_name if name in _PICTURE_FOLDERS]
+    masks = [by_name[name] for name in by_name if name in _MASK_FOLDERS]
+    return (pictures[0], masks[0]) if len(folders) == len(pictures) + len(masks) == 2 and pictures and masks else None
 
 
 def _some(names: list[str], most: int = 5) -> str:

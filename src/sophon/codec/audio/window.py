@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sophon.codec.codec import AheadCodec, Payload
-from sophon.codec.window.refusal import NotWindowable
+from sophon.codec.window.refusal import NotWindowable, WholeNeeded
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Key, Kind, Pipeline, Spec, Trace, can_crop_early
 from sophon.pipeline.ops.audio import flac, wav
@@ -62,7 +62,7 @@ class AudioWindow(AheadCodec):
             trace.size = (header.samples,)
         interval = interval_of(pipeline, key, header)
         if interval is None:
-            raise OpError("this pass needs all of the sound.")
+            raise WholeNeeded("this pass needs all of the sound.")
         try:
             start, file = cut(data, header, *interval)
         except NotWindowable as reason:  # the whole file is sent instead

@@ -14,7 +14,7 @@ from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window.header import Header, parse
 from sophon.codec.window.indexes import INDEXES, Indexes
 from sophon.codec.window.jpeg import Index, Window, available, check_metadata, cut
-from sophon.codec.window.refusal import NotWindowable
+from sophon.codec.window.refusal import NotWindowable, WholeNeeded
 from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
 from sophon.pipeline.jpeg import libjpeg
@@ -73,7 +73,7 @@ class JpegWindow(AheadCodec):
             _check_metadata(data, pipeline)
             box = box_of(pipeline, key, header)
             if box is None:
-                raise NotWindowable("this pass needs the whole picture")
+                raise WholeNeeded("this pass needs the whole picture.")
             window = _cut(data, header, box, indexes, None if header.scans else indexes.find(data))
         except NotWindowable as reason:  # the whole file is sent instead
             raise OpError(f"{reason}.") from reason

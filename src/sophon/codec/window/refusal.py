@@ -1,8 +1,8 @@
-"""The error raised when no window can be cut from a file."""
+"""Errors raised when no window can be cut from a file, or when it would be the whole file."""
 
 from __future__ import annotations
 
-from sophon.errors import Error
+from sophon.errors import Error, OpError
 
 
 class NotWindowable(Error):  # noqa: N818 - an answer, not a fault: the caller falls back to a smaller cut
@@ -18,3 +18,7 @@ class NotWindowable(Error):  # noqa: N818 - an answer, not a fault: the caller f
 
     def __reduce__(self) -> tuple[type[NotWindowable], tuple[str]]:
         return (NotWindowable, (self.reason,))
+
+
+class WholeNeeded(OpError):  # noqa: N818 - as above
+    """A pass needs all of a file, so there is nothing to leave out."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sophon.codec.route import UNTOUCHED
 from sophon.loader.account.stats import Stats
 from sophon.plan.plan import Plan
 from sophon.plan.policies import DEFAULT_POLICY
@@ -16,6 +17,7 @@ from sophon.plan.resources import kind_named
 _LITTLE = 0.05  # share of an epoch's time that is not worth a change
 _BUSY = 0.7  # share of the workers' time spent computing; above it, the loop waits for their CPU
 _NEARLY = 0.9  # share of an epoch in which a resource is busy; above it, there is no headroom
+_START_S = 3.0  # how long an epoch's first batch may take: connections, worker processes, a batch of large files
 _WAITS = 0.6  # share of the fetching threads' time spent waiting; above it, the loop waits for reading
 
 
@@ -109,7 +111,7 @@ def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
         (stats.finish_cpu_s > busy_s, _fewer_ops(setup, plan)),
         (stats.collate_s > _BUSY * stats.waited_s, _cheaper_batches(setup)),
         (setup.is_remote and store, _faster_store()),
-        (setup.is_remote, _fewer_bytes(stats, setup, plan)),
+        (setup.is_remote, _fewer_bytes(spent, setup, plan)),
         (reads, _faster_disk(setup)),
         (True, _idle(setup)),
     )
@@ -162,11 +164,12 @@ def _cheaper_batches(setup: Setup) -> str:
     return f"{made}: the loop mostly waits for batches to be made."
 
 
-def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
+def _fewer_bytes(spent: Spent, setup: Setup, plan: Plan | None) -> str:
     wait = "the workers wait for payloads"
     more = _optimal(setup, plan)
     if plan is not None:
-        return _faster_link(plan, more)
+        return _faster_link(spent, plan, more)
+    stats = spent.stats
     is_full = stats.cached >= (1 - _LITTLE) * stats.samples
     return {
         "planner": f"another epoch: {wait}. This epoch was measured; the next one has a plan.",
@@ -181,7 +184,7 @@ def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
     }[setup.cuts_by]
 
 
-def _faster_link(plan: Plan, better: str) -> str:
+def _faster_link(spent: Spent, plan: Plan, better: str) -> str:
     wait = "the workers wait for payloads"
     if better:
         return f"a different policy, or a faster link: {wait}. {better} weighs all cuts of all samples together."
@@ -204,10 +207,28 @@ def _faster_link(plan: Plan, better: str) -> str:
         "relay": "more relays, or more cores for them",
         "relay-link": "faster links from the relays",
     }
-    remedy = remedies.get(binds, "a faster link, or more cores on the storage node")
-    # A plan that expects neither to be the bottleneck was made for a faster link or node.
-    rest = "" if binds in remedies else " The plan expected less waiting: something else may use the link or the node."
-    return f"{remedy}: {wait}, and the plan already sends the cheapest form of each sample.{rest}"
+    if binds in remedies:
+        return f"{remedies[binds]}: {wait}, and no other choice among the cuts measured would be faster."
+    return _unexpected(spent, plan, wait)
+
+
+def _unexpected(spent: Spent, plan: Plan, wait: str) -> str:
+    """Return advice for an epoch that waited, although its plan expects the trainer to be the bottleneck."""
+    is_whole = all(route == UNTOUCHED for route in plan.counts())
+    sends = ", so it sends whole files" if is_whole else ""
+    expects = f"the plan expects the {part_named(plan)} to be slower than the link{sends}"
+    if spent.stats.waited_s < _START_S:
+        return f"little: {expects}. At the start of every epoch {wait}, which counts for more in short ones."
+    return (
+        f"a faster link, or more cores on the storage node: {wait}, although {expects}. Something else may be using "
+        "the link or the node."
+    )
+
+
+def part_named(plan: Plan) -> str:
+    """Return the bottleneck that a plan expects, in words."""
+    named = kind_named(plan.prediction.bottleneck).name
+    return {"consumer": "training step", "trainer": "trainer's CPU", "storage": "storage node's CPU"}.get(named, named)
 
 
 def _faster_store() -> str:
@@ -220,6 +241,8 @@ def _faster_store() -> str:
 
 def _faster_disk(setup: Setup) -> str:
     wait = "the workers wait for files"
+    if setup.store.startswith("bucket"):
+        return f"a faster way to the object store, or a storage node near it (`sophon serve`): {wait}."
     if setup.finds_requests:
         return f"a faster disk: {wait}, and more concurrent requests would not pay off."
     return f"a faster disk, or more requests at once (max_requests): {wait}."

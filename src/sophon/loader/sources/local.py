@@ -19,6 +19,7 @@ from sophon.bundle import divided, pack
 from sophon.codec.cut import RAW, WINDOW, make_payload
 from sophon.codec.window.bands import bands_of
 from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.sidecar import find_sidecar
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import (
@@ -30,7 +31,7 @@ from sophon.errors import (
 )
 from sophon.link.listing import Listing
 from sophon.link.transport import Fetch, Opened, Transport
-from sophon.link.wire import Reply, Request, StreamClock
+from sophon.link.wire import WHOLE, Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
 from sophon.store.address import Address
@@ -165,7 +166,8 @@ class _LocalFetch(Fetch):
                         made = make_payload(pipeline, first, request.key(position), cut)
                         reply.payload = pack([made, *others])
                         reply.cut = cut
-                except (OpError, ConfigError):
+                except (OpError, ConfigError) as error:
+                    reply.reason = WHOLE if isinstance(error, WholeNeeded) else None
                     reply.cut = RAW  # the raw bytes are here already; the trainer will meet the same problem itself
                 except Error as error:
                     reply.error = error

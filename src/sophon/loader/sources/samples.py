@@ -255,7 +255,9 @@ class _Samples(Errand):
         wanted = request.firsts if request.firsts and reply.first is None else request.cuts
         asked = wanted[reply.position]
         sources.absences.answered(ask.source)
-        self._stats.received(reply, asked, sources.is_fallback(ask.source), sources[ask.source].address)
+        source = sources[ask.source]
+        is_local = not source.is_remote and not self._samples.opened.store.startswith("bucket")
+        self._stats.received(reply, asked, sources.is_fallback(ask.source), source.address, is_local=is_local)
         if (watcher := self._watching(ask)) is not None:
             watcher.received(ask.request, request.samples[reply.position], reply, asked, fetch)
             samples, size_bytes = self._brought.get(ask.request, (0, 0))

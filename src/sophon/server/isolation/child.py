@@ -24,6 +24,7 @@ from cachetools import FIFOCache
 
 from sophon.codec.route import Route
 from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.sidecar import Sidecar
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import ArtifactError
@@ -82,8 +83,11 @@ class Child:
         # Decoders, codecs and plug-in ops may raise anything; the trainer meets the same problem and can say more.
         with contextlib.suppress(Exception):
             way = cut if route.is_direct else route
-            payload = made(self._pipelines[fingerprint], data, Key(seed, epoch, sample), way, trace)
-            kind = Kind.PAYLOAD
+            try:
+                payload = made(self._pipelines[fingerprint], data, Key(seed, epoch, sample), way, trace)
+                kind = Kind.PAYLOAD
+            except WholeNeeded:
+                kind = Kind.WHOLE
         # This includes receiving the file and sending the payload before it.
         now_s = time.process_time()
         cpu_s, self._counted_s = now_s - self._counted_s, now_s

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     END = 7  # from a child: there are no more digests
     READY = 8  # from a child: it has started
     CONTINUE = 9  # to a child: like MAKE, but the data is a window of a file
+    WHOLE = 10  # from a child: the sample needs its whole file; the note holds the cost of finding out
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from sophon.codec.cut import Cut, make_payload
 from sophon.codec.route import Route
 from sophon.codec.table import codec_named
 from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline, Trace
@@ -107,6 +108,8 @@ class Processes(Maker):
         slot.elsewhere_s += costs.cpu_s
         if kind is Kind.FAILED:
             raise OpError("An op or codec failed in a child.")
+        if kind is Kind.WHOLE:
+            raise WholeNeeded("this pass needs the whole file.")
         if payload is None:
             raise NoSpace("no space for the payload that a child made")
         if trace is not None:
@@ -231,7 +234,7 @@ class _Child:
             frames.send(line, what, note + str(cut).encode(), data)
             with slot.holdable(self._hold):
                 kind, note, payload = frames.receive(line, claim)
-            if kind not in (Kind.PAYLOAD, Kind.FAILED):
+            if kind not in (Kind.PAYLOAD, Kind.FAILED, Kind.WHOLE):
                 raise frames.Broken(f"expected a payload, got {kind!r}")
             most_s = (time.monotonic() - since_s) * (os.cpu_count() or 1)
             return kind, payload, frames.Costs.parse(note, len(pipeline), most_s)

@@ -27,9 +27,10 @@ from sophon.bundle import divided, pack
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
 from sophon.codec.route import Route, can_follow
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.errors import ConfigError, Error, RetryableError, UpstreamError
 from sophon.link.transport import Fetch
-from sophon.link.wire import Reply, Request, StreamClock
+from sophon.link.wire import WHOLE, Reply, Request, StreamClock
 from sophon.pipeline import Pipeline, Trace
 from sophon.server.maker import ChildLost, NoSpace
 from sophon.server.relay.upstream import Upstream, told_of
@@ -290,6 +291,9 @@ class RelayWork:
             return self._smaller(came, lost.reason)
         except NoSpace:
             return self._smaller(came, "memory")
+        except WholeNeeded:
+            space.give_up()
+            return self._smaller(came, WHOLE)
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             space.give_up()
             return self._smaller(came, "op_failed")

@@ -14,6 +14,7 @@ from sophon.errors import StoreError
 from sophon.store.annotations.found import MOST_OBJECTS, Broken, Found, floats, integers, shown
 from sophon.store.fields import BOXES, KEYPOINTS, LABELS, VALUES, Field
 from sophon.store.store import describe
+from sophon.units import counted
 
 _MOST_CLASSES = 10_000
 
@@ -53,7 +54,9 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
         except Broken as problem:
             found.add({}, str(problem))
     if len(listed) < len(names):
-        found.notes.append(f"{len(names) - len(listed):,} pictures are not listed in {path} and are left out")
+        missing = len(names) - len(listed)
+        pictures, are = counted(missing, "picture", "pictures"), "is" if missing == 1 else "are"
+        found.notes.append(f"{pictures} {are} not listed in {path} and {are} left out")
     if len(images) > len(listed):
         found.notes.append(f"{len(images) - len(listed):,} pictures listed in {path} do not exist")
     return listed, found

@@ -210,6 +210,13 @@ def files_beside(root: Path, folder: str, stems: list[str], field: Field, there:
         there: Contents of the folder.
     """
     files, folders = there
+    if files and stems and not any(stem in files for stem in stems):
+        name = next(iter(files.values()))[0]
+        raise StoreError(
+            f"{root / folder}: no {field.name} is named after a picture: expected names such as "
+            f"'{stems[0]}{posixpath.splitext(name)[1]}', found '{posixpath.basename(name)}'; rename them, or give a "
+            f"listing with ?fields=image,{field.name}"
+        )
     found = Found((field,), columns={"bytes": []})
     for stem in stems:
         path, size = files.get(stem, ("", 0))
