@@ -38,6 +38,7 @@ from sophon.server.isolation.crashes import Crashes
 from sophon.server.limits import Limits
 from sophon.server.maker import Maker, Threads
 from sophon.server.seats import Seat, Seats
+from sophon.server.tenants.rest import Crowding
 from sophon.server.tenants.slot import Slot
 from sophon.server.tenants.toll import Toll
 from sophon.server.work import Task, Work
@@ -87,6 +88,7 @@ class Executor:
         }
         self.maker = maker or Threads()
         self.crashes = Crashes()
+        self.crowding = Crowding()
         self._toll = Toll(budget.charge)
         # One per tenant, so that no tenant can evict the entries of another.
         self._pipelines: defaultdict[int, LRUCache[bytes, _Known]] = defaultdict(lambda: LRUCache(_PIPELINES))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from cachetools import FIFOCache
@@ -47,6 +48,7 @@ _RESTART_CPU_S = 0.4  # of a child that starts
 _START_S = 30.0  # a child needs 0.4 s of CPU to start, but many may start at once on a busy machine
 _WALL_PER_CPU = 10.0  # children have low priority on a busy machine; one that sleeps is ended after this much longer
 _SOCKET_BYTES = 1 << 20  # of buffer: enough for most payloads to cross at once
+_CPU_CLOCK = 2  # with the complement of a process's number: the kernel's clock of all its threads, in its clockid_t
 _SECRETS = ("SOPHON_TOKEN", "SOPHON_TOKENS")
 
 
@@ -58,7 +60,8 @@ class Processes(Maker):
         limits: What each of them may use.
         modules: Modules that each of them imports; they register ops.
         indexes: Files of window indexes that each of them opens.
-        has_reserve: Whether one more is ready in case another crashes, since other tenants wait for it.
+        has_reserve: Whether all are started early, and one more is ready in case another crashes, since there are
+            several tenants, and others would wait for it.
     """
 
     def __init__(
@@ -75,11 +78,14 @@ class Processes(Maker):
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
         options += [f"--index={path.resolve()}" for path in indexes]
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
-        # Each is started when it is first needed: a node that only sends files and windows needs none. Even without
-        # cores for ops there is one, since a trainer may ask for a pipeline to be probed.
+        # The first is started when it is needed: a node that only sends files and windows needs none. Even without
+        # cores for ops there is one, since a trainer may ask for a pipeline to be probed. If there are other tenants,
+        # the rest are started after it, one with every sample: when one tenant's samples are suspended for another's,
+        # these need children of their own at once.
         spares = _Spares(options, wall_s, has_reserve)
         self._children = [_Child(spares) for _ in range(max(1, count))]
         self._spares = spares
+        self._unprepared = list(self._children) if has_reserve else []
 
     @property
     def pids(self) -> list[int]:
@@ -105,6 +111,8 @@ class Processes(Maker):
             slot.elsewhere_s += _RESTART_CPU_S  # of a process that starts in the place of the other
             raise
         slot.elsewhere_s += costs.cpu_s
+        if self._unprepared:
+            self._prepare()
         if kind is Kind.FAILED:
             raise OpError("An op or codec failed in a child.")
         if payload is None:
@@ -118,8 +126,16 @@ class Processes(Maker):
         """Run in the slot's child."""
         return self._children[slot.number].probe(slot, pipeline)
 
+    def _prepare(self) -> None:
+        """Start one more child that has not been needed yet."""
+        # Another thread may have taken the last; and what cannot be started now is when it is needed.
+        with contextlib.suppress(IndexError, OSError):
+            while not self._unprepared.pop(0).prepare():
+                pass
+
     def close(self) -> None:
         """End all child processes."""
+        self._unprepared.clear()
         for child in self._children:
             child.close()
         self._spares.close()
@@ -219,6 +235,17 @@ class _Child:
         self._known.clear()
         return self._line
 
+    def prepare(self) -> bool:
+        """Start the process unless it is running; return whether it had to be started."""
+        if not self._lock.acquire(blocking=False):  # in use, so it is running
+            return False
+        try:
+            was_running = self._line is not None
+            self.start()
+        finally:
+            self._lock.release()
+        return not was_running
+
     def make(
         self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut | Route, claim: Claim
     ) -> tuple[Kind, Payload | None, frames.Costs]:
@@ -228,8 +255,9 @@ class _Child:
             since_s = time.monotonic()
             note = frames.MAKE.pack(pipeline.fingerprint.encode(), int(key.seed), int(key.epoch), int(key.sample))
             what = Kind.CONTINUE if isinstance(data, Windowed) else Kind.MAKE
+            used_s = self._cpu_clock()
             frames.send(line, what, note + str(cut).encode(), data)
-            with slot.holdable(self._hold):
+            with slot.holdable(self._hold, used_s):
                 kind, note, payload = frames.receive(line, claim)
             if kind not in (Kind.PAYLOAD, Kind.FAILED):
                 raise frames.Broken(f"expected a payload, got {kind!r}")
@@ -242,8 +270,9 @@ class _Child:
         try:
             with self._lock, self._watched():
                 line = self._ready_for(pipeline)
+                used_s = self._cpu_clock()
                 frames.send(line, Kind.PROBE, pipeline.fingerprint.encode())
-                with slot.holdable(self._hold):
+                with slot.holdable(self._hold, used_s):
                     while (frame := frames.receive(line))[0] is Kind.DIGEST and len(found) < len(pipeline):
                         found.append((frame[2] or b"").decode("ascii", "replace")[:64])
                 if frame[0] is not Kind.END:
@@ -270,6 +299,22 @@ class _Child:
         if process is not None:  # it is not reaped before `_end`, so that its number is still its own
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGSTOP if is_held else signal.SIGCONT)
+
+    def _cpu_clock(self) -> Callable[[], float] | None:
+        """Return what tells the process's CPU seconds from now on; None where the kernel does not tell."""
+        clock = (~self.pid << 3) | _CPU_CLOCK
+        try:
+            begin_s = time.clock_gettime(clock)
+        except OSError:
+            return None
+
+        def used_s() -> float:
+            try:
+                return time.clock_gettime(clock) - begin_s
+            except OSError:  # it is gone
+                return math.inf
+
+        return used_s
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:

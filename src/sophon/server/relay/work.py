@@ -280,6 +280,8 @@ class RelayWork:
         sample = (request.dataset, request.samples[position])
         if executor.crashes.expected(tenant, work, sample):
             return self._smaller(came, "crash")
+        if executor.crowding.expected(tenant, work):
+            return self._smaller(came, "memory")
         first, others = divided(bytes(came.payload), 0 if self._pipeline.fields else len(request.fields))
         trace = Trace(len(self._pipeline))
         space = Space(self._seat, len(came.payload), sum(map(len, others)))
@@ -291,11 +293,13 @@ class RelayWork:
                 executor.crashes.fell(tenant, work, sample)
             return self._smaller(came, lost.reason)
         except NoSpace:
+            executor.crowding.refused(tenant, work)
             return self._smaller(came, "memory")
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             space.give_up()
             return self._smaller(came, "op_failed")
         executor.crashes.stood(tenant, work)
+        executor.crowding.fitted(tenant, work)
         payload = pack([made, *others]) if others else made
         space.settle(len(payload))
         reply = self._reply(came, cut, payload, None)
