@@ -42,13 +42,19 @@ class Crowding:
     """Remembers which pipelines and cuts of which tenants give results that there is no space for.
 
     Such a result is made and thrown away, and its file is sent instead. A tenant that leaves its streams unread could
-    keep the cores busy with that, so after a few in a row files are sent at once, for a while.
+    keep the cores busy with that, so after a few in a row, or after one if there are other tenants, files are sent at
+    once, for a while.
 
     Concurrency: used by all threads of the budget.
 
     Args:
         clock: Returns the time in seconds.
+
+    Attributes:
+        is_shared: Whether there are other tenants, who wait meanwhile.
     """
+
+    is_shared = False
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -74,7 +80,7 @@ class Crowding:
             now_s = self._clock()
             rest = self._rests[tenant].setdefault(work, Rest())
             if now_s >= rest.until_s:  # others were under way when it was suspended
-                rest.fell(now_s, IN_A_ROW)
+                rest.fell(now_s, 1 if self.is_shared else IN_A_ROW)
 
     def fitted(self, tenant: int, work: Hashable) -> None:
         """Record that there was space for a result."""
