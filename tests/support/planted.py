@@ -147,8 +147,7 @@ def clock_off(scene_: Scene) -> None:
     flag.write_text("4000")
     scene_.setenv("SOPHON_TEST_CLOCK", str(flag))
     scene_.setenv("PYTHONPATH", PATHS)
-    with cold():  # one that is forked has bound the clock's functions
-        scene_.words.append(scene_.node("--import", "tests.support.jumped_server"))
+    scene_.words.append(scene_.node("--import", "tests.support.jumped_server"))
 
 
 def port_closed(scene_: Scene) -> None:

@@ -143,6 +143,7 @@ class Executor:
         pipeline, reason = self.known_part(spec, tenant)
         found, problem = ([], "") if pipeline is None else self._probe(pipeline, tenant)
         return {
+            "codecs": offered(pipeline),
             "max_cut": 0 if pipeline is None else pipeline.portable,
             "digests": found,
             "reason": problem or reason,
