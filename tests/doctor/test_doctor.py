@@ -29,7 +29,7 @@ SLOW = [
     (planted.node_without_extension, "codecs", "advice", "the node has no `window` codec"),
     (planted.no_token, "rights", "fault", "this node needs a token"),
     (planted.no_right, "rights", "fault", "this node does not know the token"),
-    (planted.clock_off, "clock", "fault", "its clock is 66.7 min ahead of ours"),
+    (planted.clock_off, "clock", "fault", "its clock is 66.7 min ahead of this machine's"),
     (planted.no_such_host, "host", "fault", "no-such-host.invalid cannot be resolved"),
     (planted.no_node, "answer", "fault", "does not answer"),
     (planted.other_name, "dataset", "fault", "no data set 'date' here; available: data"),

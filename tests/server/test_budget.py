@@ -5,7 +5,7 @@ import pytest
 
 from sophon.errors import ConfigError
 from sophon.server.budget import CpuBudget
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, wait_until
 
 
 @pytest.fixture
@@ -222,3 +222,48 @@ def test_a_closing_budget_lets_what_was_held_go_on(budget):
     assert not closing.is_alive()
     assert slow.result(0)[0] == "done"
     assert other.result(0)[0] is True
+
+
+class Endless(Stoppable):
+    """Goes on until it is told to end."""
+
+    def __init__(self):
+        super().__init__(1.0)
+        self.ends = threading.Event()
+
+    def __call__(self, slot):
+        with slot.holdable(self.hold):
+            while not self.ends.is_set():
+                self.go_on.wait(HANG_S)
+                _burn(0.001)
+
+
+def test_long_tasks_of_two_tenants_take_turns_when_no_thread_is_left_to_look(budget):
+    one, tasks = budget(1), (Endless(), Endless())
+    futures = [one.submit(task, 1000, tenant=tenant) for tenant, task in enumerate(tasks)]
+    wait_until(lambda: all(task.stops >= 3 for task in tasks))
+    for task in tasks:
+        task.ends.set()
+        task.go_on.set()
+    for future in futures:
+        future.result(HANG_S)
+
+
+def test_a_task_is_charged_for_cpu_and_not_for_the_time_that_a_busy_machine_took(budget):
+    one, ends, held, charged = budget(1), threading.Event(), threading.Event(), []
+    gone_s = time.monotonic()
+
+    def starved(slot):  # has the place for long, but the machine gives it next to no CPU
+        with slot.holdable(lambda is_held: held.set() if is_held else None, lambda: 0.004):
+            ends.wait(HANG_S)
+        slot.elsewhere_s = 0.004
+
+    task = one.submit(starved, 1000, tenant=1)
+    wait_until(lambda: time.monotonic() > gone_s + 0.2)
+    other = one.submit(lambda _: charged.append(one._shares.of(1).had_s), 1000, tenant=2)
+    other.result(HANG_S)
+    ends.set()
+    task.result(HANG_S)
+    assert held.is_set()
+    assert charged == [pytest.approx(2 * 0.004, abs=0.004)]
+    assert one._shares.of(1).had_s >= charged[0], "nothing is given back, which its next task could use up at once"

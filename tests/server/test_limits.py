@@ -19,6 +19,7 @@ from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.limits import Limits
 from sophon.server.seats import Seats
+from sophon.server.tenants.rest import Crowding
 from sophon.store import open_store
 from sophon.units import parse_bytes, parse_seconds
 from tests.support.servers import RECIPE, digest, make_images, serve
@@ -194,6 +195,40 @@ def test_a_result_that_there_is_no_room_for_is_not_made_room_for(make):
     assert {reply.cut for reply in replies} == {RAW}
     assert executor.reasons == ["memory"] * 4
     assert room.held_bytes == sum(len(reply.payload) for reply in replies)
+
+
+def test_results_that_there_is_no_room_for_are_not_made_again_and_again(make):
+    pipeline = Pipeline([ops.Decode(), ops.Pad(2000)])
+    executor = make(in_flight_bytes=2 << 20)
+    made, maker = [], executor.maker.make
+    executor.maker.make = lambda *told: made.append(told) or maker(*told)
+    replies = list(executor.replies(_request(range(20), "2:raw", pipeline), seat=Seats(executor.limits).enter()))
+    assert {reply.cut for reply in replies} == {RAW}
+    assert executor.reasons == ["memory"] * 20
+    assert len(made) < 10, "three in a row, and those that were under way"
+
+
+def test_a_result_without_room_suspends_its_own_pipeline_for_longer_and_longer():
+    now_s = 0.0
+    crowding = Crowding(lambda: now_s)
+    for _ in range(3):
+        assert not crowding.expected(1, "work")
+        crowding.refused(1, "work")
+    assert crowding.expected(1, "work")
+    assert not crowding.expected(1, "other work")
+    assert not crowding.expected(2, "work")
+    now_s = 1.0
+    assert not crowding.expected(1, "work")
+    crowding.refused(1, "work")
+    now_s = 3.9
+    assert crowding.expected(1, "work")
+    now_s = 4.0
+    crowding.fitted(1, "work")
+    crowding.refused(1, "work")
+    assert not crowding.expected(1, "work"), "all is forgotten when there is room"
+    crowding.is_shared = True
+    crowding.refused(2, "work")
+    assert crowding.expected(2, "work"), "at once where others wait"
 
 
 def test_a_file_that_never_fits_is_an_error_of_its_own(make, monkeypatch):

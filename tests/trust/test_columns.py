@@ -48,16 +48,31 @@ def test_values_that_nobody_asked_for_may_change(folder):
 
 @pytest.mark.slow
 def test_a_fallback_with_other_values_is_refused(folder, tmp_path):
-    copy = make_images(tmp_path / "copy", COUNT)
-    path = _listing(copy, "b")
+    """At opening, where both can be asked; at the latest when it would deliver: nothing of it ever arrives."""
+    seen = []
+
+    def train(server, path):
+        for batch in _loader(server.url, ("note",), fallback=str(path)):
+            seen.extend(batch[-1]["note"])
+            server.stop()
+
+    path = _listing(make_images(tmp_path / "copy", COUNT), "b")
+    with serve(_listing(folder, "a")) as server, pytest.raises(sophon.ConfigError, match=r"different (column )?values"):
+        train(server, path)
+    assert {note[0] for note in seen} <= {"a"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sophon.FallbackWarning")
+def test_a_fallback_with_the_same_values_takes_over(folder, tmp_path):
+    """What the refusal above is compared with: there it is the values alone that are wrong."""
+    path = _listing(make_images(tmp_path / "copy", COUNT), "a")
+    seen = []
     with serve(_listing(folder, "a")) as server:
-        batches = iter(_loader(server.url, ("note",), fallback=str(path)))
-        seen = [next(batches)]
-        assert seen[0][-1]["note"][0].startswith("a")
-        server.stop()
-        with pytest.raises(sophon.Error):
-            seen += batches
-    assert {note[0] for batch in seen for note in batch[-1]["note"]} == {"a"}
+        for batch in _loader(server.url, ("note",), fallback=str(path)):
+            seen.extend(batch[-1]["note"])
+            server.stop()
+    assert sorted(seen) == [f"a{number:02d}" for number in range(COUNT)]
 
 
 def test_values_of_several_kinds_are_an_error_that_names_their_column(folder):

@@ -102,9 +102,8 @@ def _print(result: dict[str, Any], console: Console) -> None:
 
 
 def _print_cleared(result: dict[str, Any], console: Console) -> None:
-    parts = [
-        f"removed {counted(result['removed'], 'entry', 'entries')}, {format_bytes(result['removed_bytes'])}, from {result['folder']}"
-    ]
+    removed = f"{counted(result['removed'], 'entry', 'entries')}, {format_bytes(result['removed_bytes'])}"
+    parts = [f"removed {removed}, from {result['folder']}"]
     if result["leftovers"]:
         parts.append(f"{result['leftovers']} files left by killed processes")
     if result["in_use"]:

@@ -11,9 +11,10 @@ from sophon.codec.codec import Codec
 from sophon.codec.jpeg import Jpeg
 from sophon.codec.raw import Raw
 from sophon.codec.webp import Webp
-from sophon.codec.windows import Window, available
+from sophon.codec.windows import Window, available, can_cut
 from sophon.codec.zstd import Zstd
 from sophon.errors import ConfigError
+from sophon.pipeline import Pipeline
 from sophon.pipeline.ops.audio import flac
 
 CODECS: dict[str, Callable[..., Codec]] = {
@@ -36,9 +37,10 @@ _NEEDS: dict[str, Callable[[], bool]] = {
 }
 
 
-def offered() -> list[str]:
-    """Return the codecs that work here."""
-    return [name for name in CODECS if name not in _NEEDS or _NEEDS[name]()]
+def offered(pipeline: Pipeline | None = None) -> list[str]:
+    """Return the codecs that work here, for files of a pipeline's kind of data if there is one."""
+    found = [name for name in CODECS if name not in _NEEDS or _NEEDS[name]()]
+    return [name for name in found if name != "window" or pipeline is None or can_cut(pipeline)]
 
 
 @lru_cache(maxsize=64)

@@ -22,8 +22,14 @@ WINDOWS: dict[str, AheadCodec] = {PICTURE: JpegWindow(), AUDIO: AudioWindow(), V
 
 
 def available() -> bool:
-    """Return whether windows can be cut from all kinds of file here: picture windows need an extension."""
+    """Return whether windows can be cut from any kind of file here: picture windows need an extension."""
     return len(WINDOWS) > 1 or jpeg.available()
+
+
+def can_cut(pipeline: Pipeline) -> bool:
+    """Return whether windows can be cut here from files of a pipeline's kind of data, if that has windows at all."""
+    window = window_for(pipeline)
+    return window is None or window.fits(pipeline.specs[0])
 
 
 def window_for(pipeline: Pipeline) -> AheadCodec | None:

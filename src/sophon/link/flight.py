@@ -31,6 +31,7 @@ from sophon.link import grpc_fork as fork
 from sophon.link.answer import MAX_TRUSTED_BYTES, check_answer, opened_from, parse_answer
 from sophon.link.closed import CLOSED_SCHEMA, opened_batch, parts_of, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
+from sophon.link.deadline import within
 from sophon.link.listing import Listing, received
 from sophon.link.silence import SilenceWatch
 from sophon.link.transport import Fetch, Opened, Transport
@@ -241,7 +242,7 @@ class FlightTransport(Transport):
         from pyarrow import flight
 
         read = {"read_options": read_options()} if is_closed else {}
-        return flight.FlightCallOptions(timeout=timeout_s, headers=self._credentials.headers(), **read)
+        return flight.FlightCallOptions(timeout=within(timeout_s), headers=self._credentials.headers(), **read)
 
     def release(self) -> None:
         """Decrement the client's user count."""

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from sophon.errors import ConfigError, ProtocolError, TransportError
 from sophon.link import grpc_fork as fork
 from sophon.link.credentials import Credentials
+from sophon.link.deadline import within
 from sophon.link.flight import typed_errors
 
 SCHEMES = {"sophon": "grpc", "sophon+tls": "grpc+tls"}
@@ -87,7 +88,7 @@ class RegistryClient:
         if not fork.grpc_is_usable():
             raise TransportError(f"this process was forked while gRPC was in use, and cannot ask {self.address}")
         tls = self._credentials.tls_options() if self._node.startswith("grpc+tls:") else {}
-        options = flight.FlightCallOptions(timeout=self._timeout_s, headers=self._credentials.headers())
+        options = flight.FlightCallOptions(timeout=within(self._timeout_s), headers=self._credentials.headers())
         is_well = False
         with typed_errors(self.address):
             bounds: list[tuple[str, int | str]] = [

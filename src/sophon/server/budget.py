@@ -5,10 +5,10 @@ turns: a task in a child process is suspended after a while, and resumes when it
 cannot be suspended.
 
 Concurrency: one thread per core works at a time, at a lower priority than the threads that read and send, so that raw
-bytes always come first. As many further threads exist for suspended tasks. Limits: `cores` may be a fraction; the
-threads then pause while the CPU time they have used exceeds their share. They do not pause if a cgroup quota limits the
-whole server to the same share: the kernel stops them as soon as the quota is used up, and further pauses would only
-waste some of it.
+bytes always come first. As many further threads exist for suspended tasks, and when all of these are taken, one more
+thread lets running and suspended tasks take turns. Limits: `cores` may be a fraction; the threads then pause while the
+CPU time they have used exceeds their share. They do not pause if a cgroup quota limits the whole server to the same
+share: the kernel stops them as soon as the quota is used up, and further pauses would only waste some of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from sophon.errors import ConfigError
 from sophon.process.cores import quota_here
-from sophon.server.tenants.shares import HELD_COSTS, Shares, Turn
+from sophon.server.tenants.shares import HELD_COSTS, Share, Shares, Turn
 from sophon.server.tenants.slot import Slot
 
 T = TypeVar("T")
@@ -51,6 +51,9 @@ class CpuBudget:
         # stream withdraws its tasks.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._full = threading.Condition(self._lock)  # no thread is left that could look whose turn it is
+        self._idle = 0  # threads without a task
+        self._watcher: threading.Thread | None = None
         self._closed = False
         self._credit_s = _BURST_S * cores
         self._credited_at_s = time.monotonic()
@@ -107,6 +110,9 @@ class CpuBudget:
             self._shares.add(tenant, (task, future), is_first)
             while self._shares.are_several and len(self._threads) < self.slots:
                 self._start()  # not for a single tenant, which never has to wait for another's task
+            if self._shares.are_several and self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="sophon-turns", daemon=True)
+                self._watcher.start()
             self._changed.notify()
         return future
 
@@ -130,7 +136,11 @@ class CpuBudget:
                     if self._closed:
                         return
                     _, look_s = self._shares.due(time.monotonic())
+                    self._idle += 1
                     self._changed.wait(None if look_s == math.inf else max(look_s - time.monotonic(), 0.0))
+                    self._idle -= 1
+                if self._idle == 0 and self._watcher is not None:
+                    self._full.notify()
             task, future, turn = found
             if future.set_running_or_notify_cancel():
                 self._run(task, future, turn)
@@ -147,13 +157,10 @@ class CpuBudget:
             share = self._shares.next()
             if share is None:
                 return None
-            self._running += 1
             if share.held:
-                turn = share.held.popleft()
-                turn.since_s = now_s
-                share.running.append(turn)
-                turn.slot.go_on()
+                self._resume(share, now_s)
                 continue
+            self._running += 1
             task, future = share.queue.popleft()
             turn = Turn(share, Slot(number), now_s)
             turn.count(share.task_s)
@@ -161,12 +168,34 @@ class CpuBudget:
             return task, future, turn
         return None
 
-    def _make_place(self, now_s: float) -> bool:
+    def _resume(self, share: Share, now_s: float) -> None:
+        """Resume a tenant's suspended task."""
+        turn = share.held.popleft()
+        turn.since_s = now_s
+        share.running.append(turn)
+        self._running += 1
+        turn.slot.go_on()
+
+    def _watch(self) -> None:
+        """Resume suspended tasks in the place of long ones whenever every other thread has a task."""
+        with self._lock:
+            while not self._closed:
+                share, look_s = self._shares.next_held(), math.inf
+                if self._idle == 0 and share is not None:
+                    if self._make_place(time.monotonic(), share):
+                        self._resume(share, time.monotonic())
+                    look_s = self._shares.due(time.monotonic())[1]
+                self._full.wait(None if look_s == math.inf else max(look_s - time.monotonic(), 0.0))
+
+    def _make_place(self, now_s: float, but_not: Share | None = None) -> bool:
         """Suspend a long task if another tenant is waiting; return whether a task was suspended."""
-        turn = next((turn for turn in self._shares.due(now_s)[0] if turn.slot.hold()), None)
+        due = (turn for turn in self._shares.due(now_s)[0] if turn.share is not but_not)
+        turn = next((turn for turn in due if turn.slot.hold()), None)
         if turn is None:
             return False
-        turn.ran_s += now_s - turn.since_s
+        # Not the time on the clock: on a busy machine that is far more, and what a task was charged too much is given
+        # back when it ends, so that its tenant's next one could run for as long without a break.
+        turn.ran_s = max(turn.ran_s, turn.slot.used_s(turn.ran_s + now_s - turn.since_s))
         turn.count(max(turn.counted_s, HELD_COSTS * turn.ran_s))
         self._credit_s -= turn.ran_s - turn.paid_s
         turn.paid_s = turn.ran_s
@@ -191,7 +220,7 @@ class CpuBudget:
     def _ended(self, turn: Turn, cpu_s: float) -> None:
         with self._lock:
             self._credit_s -= cpu_s - turn.paid_s
-            turn.count(HELD_COSTS * cpu_s if turn.ran_s else cpu_s)
+            turn.count(max(turn.counted_s, HELD_COSTS * cpu_s) if turn.ran_s else cpu_s)
             turn.share.measured(cpu_s)
             if turn in turn.share.running:
                 turn.share.running.remove(turn)
@@ -228,9 +257,10 @@ class CpuBudget:
             for turn in [turn for share in self._shares.all() for turn in share.held]:
                 turn.slot.go_on()
             self._changed.notify_all()
+            self._full.notify_all()
         for future in dropped:
             future.cancel()
-        for thread in self._threads:
+        for thread in (*self._threads, *filter(None, (self._watcher,))):
             thread.join()
 
 

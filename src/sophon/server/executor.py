@@ -12,7 +12,7 @@ import json
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import CancelledError
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ from sophon.server.isolation.crashes import Crashes
 from sophon.server.limits import Limits
 from sophon.server.maker import Maker, Threads
 from sophon.server.seats import Seat, Seats
+from sophon.server.tenants.rest import Crowding
 from sophon.server.tenants.slot import Slot
 from sophon.server.tenants.toll import Toll
 from sophon.server.work import Task, Work
@@ -87,6 +88,7 @@ class Executor:
         }
         self.maker = maker or Threads()
         self.crashes = Crashes()
+        self.crowding = Crowding()
         self._toll = Toll(budget.charge)
         # One per tenant, so that no tenant can evict the entries of another.
         self._pipelines: defaultdict[int, LRUCache[bytes, _Known]] = defaultdict(lambda: LRUCache(_PIPELINES))
@@ -141,6 +143,7 @@ class Executor:
         pipeline, reason = self.known_part(spec, tenant)
         found, problem = ([], "") if pipeline is None else self._probe(pipeline, tenant)
         return {
+            "codecs": offered(pipeline),
             "max_cut": 0 if pipeline is None else pipeline.portable,
             "digests": found,
             "reason": problem or reason,
@@ -260,6 +263,18 @@ class Executor:
     def count(self, reason: str) -> None:
         """Count a sample with a smaller cut than requested."""
         self.on_smaller_cut(reason)
+
+    def expected_problem(self, tenant: int, work: Hashable, sample: Hashable) -> str | None:
+        """Return why a sample should not be processed now, judging by earlier ones; None if nothing speaks against it.
+
+        Args:
+            tenant: Tenant whose work it is.
+            work: Pipeline and cut.
+            sample: Data set and sample.
+        """
+        if self.crashes.expected(tenant, work, sample):
+            return "crash"
+        return "memory" if self.crowding.expected(tenant, work) else None
 
     def submit(self, task: Callable[[Slot], Reply], patience_s: float, tenant: int = 0) -> Task | None:
         """Queue work on a sample, or return None if it would wait too long."""

@@ -80,7 +80,7 @@ class Service(Refusing):
         self._journal = Journal(executor.id_of)
         self._limit = limit
         tenants = 1 if access.tokens is None else len(access.tokens)
-        executor.crashes.is_shared = tenants > 1
+        executor.crashes.is_shared = executor.crowding.is_shared = tenants > 1
         self._seats = seats = Seats(executor.limits, tenants)
         # Not `self._seats`: a reference to `self` in the metrics would keep gRPC's threads alive after the server is
         # gone.

@@ -465,8 +465,9 @@ class Work:
         request, executor = self._request, self._executor
         sample = request.samples[position]
         tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
-        if executor.crashes.expected(tenant, work, (self._store.name, sample)):
-            return self._smaller(position, data, "crash")
+        problem = executor.expected_problem(tenant, work, (self._store.name, sample))
+        if problem is not None:
+            return self._smaller(position, data, problem)
         # A pipeline handles the fields that it knows; others are sent unchanged.
         first, others = divided(data, 0 if self._pipeline.fields else len(request.fields))
         file_bytes = data.file_bytes if isinstance(data, Windowed) else len(data)
@@ -479,6 +480,7 @@ class Work:
                 executor.crashes.fell(tenant, work, (self._store.name, sample))
             return self._smaller(position, data, lost.reason)
         except NoSpace:
+            executor.crowding.refused(tenant, work)
             return self._smaller(position, data, "memory")
         except WholeNeeded:
             space.give_up()
@@ -488,6 +490,7 @@ class Work:
             # The trainer will hit the same problem, and has the file and the user's policy for bad samples.
             return self._smaller(position, data, "op_failed")
         executor.crashes.stood(tenant, work)
+        executor.crowding.fitted(tenant, work)
         reply = self._reply(position, cut, pack([made, *others]) if others else made)
         space.settle(len(reply.payload))
         reply.op_s, reply.raw_bytes, reply.size = tuple(trace.op_s[: cut.k]), file_bytes, trace.size

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from contextlib import ExitStack
 
 import numpy as np
@@ -268,10 +269,10 @@ def test_nodes_whose_files_differ_are_told_when_opened(images, tmp_path, caplog)
     nodes = [Source(open_path(folder), RECIPE) for folder in (images, stale)]
     opened = nodes[0].open(RECIPE)
     with pytest.warns(sophon.PartsWarning, match=r"40 together: .* 40, .* 39\. 39 of them are at every"):
-        Census(nodes, None, RECIPE, 5.0).take(opened)
+        Census(nodes, None, RECIPE, 5.0, time.monotonic() + 5.0).take(opened)
     half = part_of(images, tmp_path / "half", lambda number: number % 2)
     rest = part_of(images, tmp_path / "rest", lambda number: not number % 2)
     nodes = [Source(open_path(folder), RECIPE) for folder in (half, rest)]
     with caplog.at_level("INFO", "sophon"):
-        Census(nodes, None, RECIPE, 5.0).take(nodes[0].open(RECIPE))
+        Census(nodes, None, RECIPE, 5.0, time.monotonic() + 5.0).take(nodes[0].open(RECIPE))
     assert "the nodes hold different samples, 40 together" in caplog.text

@@ -177,6 +177,20 @@ def test_workers_end_when_their_server_is_gone(processes):
     wait_until(lambda: not any("sophon" in _command(pid) for pid in pids))
 
 
+def test_where_tenants_share_a_node_workers_are_started_before_they_are_needed():
+    pool = Processes(3, Limits(), [PLUGIN], has_reserve=True)
+    try:
+        for number in range(1, 4):
+            pool.make(Slot(0), RECIPE, PICTURE, KEY, Cut(2))
+            assert len(pool.pids) >= number
+        assert len(pool.pids) == 3
+        assert pool.make(Slot(2), RECIPE, PICTURE, KEY, Cut(2)) == Threads().make(Slot(0), RECIPE, PICTURE, KEY, Cut(2))
+    finally:
+        pids = pool.pids
+        pool.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
 def _command(pid):
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()

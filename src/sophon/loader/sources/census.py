@@ -21,6 +21,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from sophon.errors import ConfigError, Error, RetryableError, UnavailableError
+from sophon.link.deadline import until
 from sophon.link.listing import Listing
 from sophon.link.membership import part_numbers
 from sophon.link.transport import Opened
@@ -31,7 +32,8 @@ from sophon.pipeline import Pipeline
 
 _LATE_S = 5.0  # how much later than the first a node may answer, if those that have answered hold copies
 _PAUSE_S = 0.2  # between two tries
-_THREADS = 16
+_LEAST_S = 1.0  # for all other nodes, if the first has answered just before the deadline
+_THREADS = 128  # most of them only wait: nodes that are silent must not keep the others from being asked
 _MOSTLY = 0.5  # share of all samples at every node: parts that overlap this much are hardly intended
 
 
@@ -50,7 +52,8 @@ class Census:
         nodes: All nodes; those that have been opened know what they hold.
         fallback: The path to fall back on, if there is one.
         pipeline: The pipeline to divide.
-        deadline_s: Seconds without any answer before an error is raised.
+        deadline_s: Seconds that opening may take, for messages.
+        end_s: When it has to be over.
         expected: Fingerprints of the nodes' data sets, by number, if discovery has provided them. The census does not
             wait for a silent node if another holds the same data.
         keep_ids: Whether to keep ids, for nodes that are found later.
@@ -62,6 +65,7 @@ class Census:
         fallback: Source | None,
         pipeline: Pipeline,
         deadline_s: float,
+        end_s: float,
         expected: Sequence[str] = (),
         *,
         keep_ids: bool = False,
@@ -70,6 +74,8 @@ class Census:
         self._fallback = fallback
         self._pipeline = pipeline
         self._deadline_s = deadline_s
+        # A node that answers at the last moment does not keep the others from being asked at all.
+        self._end_s = max(end_s, time.monotonic() + min(_LEAST_S, deadline_s))
         self._problems: dict[int, Error] = {}
         self._expected = tuple(expected) or ("",) * len(nodes)
         self._keep_ids = keep_ids
@@ -127,21 +133,22 @@ class Census:
         with ThreadPoolExecutor(min(len(self._nodes), _THREADS), "sophon-open") as pool:
             while True:
                 left = [number for number, node in enumerate(self._nodes) if node.opened is None]
-                list(pool.map(lambda number: self._try(number, start_s + self._deadline_s), left))
+                list(pool.map(self._try, left))
                 found = {node.opened.fingerprint for node in self._nodes if node.opened is not None}
-                patience_s = self._deadline_s if len(found) > 1 else min(_LATE_S, self._deadline_s)
+                end_s = self._end_s if len(found) > 1 else min(start_s + _LATE_S, self._end_s)
                 is_known = not any(self._is_unknown(number) for number in range(len(self._nodes)))
-                if is_known or time.monotonic() - start_s >= patience_s:
+                if is_known or time.monotonic() >= end_s:
                     return
                 time.sleep(_PAUSE_S)
 
-    def _try(self, number: int, until_s: float) -> None:
+    def _try(self, number: int) -> None:
         node = self._nodes[number]
-        if time.monotonic() >= until_s:  # nodes that do not answer would be waited for one after another
+        if time.monotonic() >= self._end_s:  # nodes that do not answer would be waited for one after another
             self._problems.setdefault(number, RetryableError("not asked before the deadline"))
             return
         try:
-            node.open(self._pipeline)
+            with until(self._end_s):
+                node.open(self._pipeline)
         except RetryableError as error:
             self._problems[number] = error
         except Error as error:
@@ -150,19 +157,19 @@ class Census:
     def _told(self, fingerprint: str) -> Told:
         """Return what nodes with this fingerprint hold, from the first one that answers."""
         copies = [node for node in self._nodes if node.opened is not None and node.opened.fingerprint == fingerprint]
-        start_s = time.monotonic()
         while True:
             for node in copies:
                 assert node.opened is not None
                 try:
-                    listing = node.listing(node.opened)
+                    with until(self._end_s):
+                        listing = node.listing(node.opened)
                 except RetryableError as error:
                     problem = error
                     continue
                 except Error as error:
                     raise explained(error, node.address) from error
                 return self._checked(node, listing)
-            if time.monotonic() - start_s >= self._deadline_s:
+            if time.monotonic() >= self._end_s:
                 raise explained(UnavailableError(str(problem)), copies[0].address)
             time.sleep(_PAUSE_S)
 

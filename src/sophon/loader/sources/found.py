@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sophon.errors import AccessError, ConfigError, Error, RetryableError, UnavailableError
+from sophon.link.deadline import until
 from sophon.link.discovery import REFRESH_S, Discovery, Found, FoundNode
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Request
@@ -86,10 +87,12 @@ class FoundSources(Sources):
         deadline_s: float,
     ) -> None:
         self._discovery, self._connect = discovery, connect
+        end_s = time.monotonic() + deadline_s
         found = _first(discovery, deadline_s)
         nodes = [connect(node.address) for node in found.nodes]
         spare = [Vacant() for _ in range(max(_SPARE, len(nodes)))]
         super().__init__([*nodes, *spare], fallback, pipeline, discovery.url, deadline_s, has_parts=True)
+        self._end_s = end_s
         for source in self._sources:
             source.may_move = True
         self._found = found
@@ -158,10 +161,10 @@ class FoundSources(Sources):
             self._looks_at_s = time.monotonic()
         return opened
 
-    def _census(self, pipeline: Pipeline) -> Census:
+    def _census(self, pipeline: Pipeline, end_s: float) -> Census:
         known = len(self._found.nodes)
         expected = [node.fingerprint for node in self._found.nodes]
-        given = (self._sources[:known], self._fallback, pipeline, self._deadline_s, expected)
+        given = (self._sources[:known], self._fallback, pipeline, self._deadline_s, end_s, expected)
         return Census(*given, keep_ids=True)
 
     # --- the nodes at present -----------------------------------------------------------------------------------------
@@ -354,7 +357,8 @@ def _first(discovery: Discovery, deadline_s: float) -> Found:
     end_s = time.monotonic() + deadline_s
     while True:
         try:
-            found = discovery.find()
+            with until(end_s):
+                found = discovery.find()
             if found.nodes and not found.missing:
                 return found
             missing = ", ".join(found.missing[:8])

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from sophon.errors import ConfigError, Error, UnavailableError
 from sophon.link.credentials import Credentials
+from sophon.link.deadline import until
 from sophon.link.schemes import open_address, scheme_of
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply
@@ -36,6 +38,7 @@ from sophon.loader.sources.union import Holding, Union
 from sophon.pipeline import Pipeline
 from sophon.store.address import is_address
 
+_LEAST_S = 1.0  # for the nodes, if finding them has taken all the time there is
 _REMEDY = "Is `sophon serve` running there and reachable? Raise Faults(deadline_s=…) to wait longer."
 
 Address = str | PathLike[str] | Sequence[str]
@@ -101,6 +104,7 @@ class Sources:
         self.has_fallback = fallback is not None
         self.url = url
         self._deadline_s = deadline_s
+        self._end_s = 0.0  # when opening has to be over, if it has begun before `open`
         self._warned = False
         self._kept: Standings | None = None
         self._union: Union | None = None  # None if all nodes hold the same samples
@@ -299,8 +303,10 @@ class Sources:
             ConfigError: The fallback holds a different data set, or the nodes' contents do not fit together.
             UnavailableError: No source answers, or one that may hold unique samples does not.
         """
-        opening = _Opening(self._all, pipeline, self.absences)
-        machine = self.machine([0], 1, self.config(), 0)
+        end_s, self._end_s = self._end_s or time.monotonic() + self._deadline_s, 0.0
+        opening = _Opening(self._all, pipeline, self.absences, end_s)
+        left_s = max(end_s - time.monotonic(), _LEAST_S)
+        machine = self.machine([0], 1, replace(self.config(), deadline_s=left_s), 0)
         driver = Driver(machine, opening, self._raise_fatal)
         is_away = any(source.is_remote for source in self._all)  # a path that is slow to list is not absent
         with self.absences.opening() if is_away else nullcontext():
@@ -314,7 +320,7 @@ class Sources:
                 node.may_hold_a_part = self.nodes > 1
             self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
         elif self._sources:
-            opened, self._union, self._holders = self._census(pipeline).take(opened)
+            opened, self._union, self._holders = self._census(pipeline, end_s).take(opened)
             if opened.is_relay and self._union is None:  # a node's answer is the same, with its own abilities
                 told = [source.opened for source in self._sources if source.opened is not None]
                 opened = next((one for one in told if not one.is_relay), opened)
@@ -327,9 +333,9 @@ class Sources:
             )
         return opened
 
-    def _census(self, pipeline: Pipeline) -> Census:
+    def _census(self, pipeline: Pipeline, end_s: float) -> Census:
         """Return the census that asks all nodes what they hold."""
-        return Census(self._sources, self._fallback, pipeline, self._deadline_s)
+        return Census(self._sources, self._fallback, pipeline, self._deadline_s, end_s)
 
     # --- where nodes may come and go ----------------------------------------------------------------------------------
 
@@ -387,15 +393,17 @@ class Sources:
 class _Opening(Errand):
     """Opens a data set at the source chosen by a machine."""
 
-    def __init__(self, sources: Sequence[Transport], pipeline: Pipeline, absences: Absences) -> None:
+    def __init__(self, sources: Sequence[Transport], pipeline: Pipeline, absences: Absences, end_s: float) -> None:
         self._sources = sources
+        self._end_s = end_s
         self._absences = absences
         self._pipeline = pipeline
         self.opened: Opened | None = None
         self.source = 0
 
     def send(self, ask: Ask) -> Fetch:
-        self.opened = self._sources[ask.source].open(self._pipeline)
+        with until(self._end_s):
+            self.opened = self._sources[ask.source].open(self._pipeline)
         self.source = ask.source
         self._absences.answered(ask.source)
         return _Told()

@@ -10,39 +10,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 from cachetools import LRUCache
 
+from sophon.server.tenants.rest import IN_A_ROW, Rest
+
 _SAMPLES = 10_000  # remembered per tenant: 3 MB if there are that many
 _PIPELINES = 64  # remembered per tenant
-_IN_A_ROW = 3  # crashes of one pipeline and cut, after which they are suspended
 _ALONE, _SHARED = 8, 1  # crashes of one tenant within `_LONG_S`, after which all its work is suspended
-_FIRST_REST_S = 1.0
-_LONGEST_REST_S = 60.0
 _LONG_S = 60.0
-
-
-@dataclass
-class _Rest:
-    """How often something crashed, and when its suspension ends."""
-
-    in_a_row: int = 0
-    rest_s: float = _FIRST_REST_S
-    until_s: float = -1.0
-
-    def fell(self, now_s: float, bound: int) -> None:
-        self.in_a_row += 1
-        if self.in_a_row >= bound:
-            self.until_s = now_s + self.rest_s
-            self.rest_s = min(3 * self.rest_s, _LONGEST_REST_S)
 
 
 class _OfTenant:
     def __init__(self) -> None:
         self.samples: LRUCache[Hashable, None] = LRUCache(_SAMPLES)
-        self.rests: LRUCache[Hashable, _Rest] = LRUCache(_PIPELINES)
-        self.own = _Rest()
+        self.rests: LRUCache[Hashable, Rest] = LRUCache(_PIPELINES)
+        self.own = Rest()
         self.last_s = 0.0
 
 
@@ -86,11 +69,11 @@ class Crashes:
             of = self._tenants.setdefault(tenant, _OfTenant())
             now_s = self._clock()
             if now_s > of.last_s + _LONG_S + of.own.rest_s:
-                of.own = _Rest()
+                of.own = Rest()
             of.last_s = now_s
             of.samples[work, sample] = None
-            rest = of.rests.setdefault(work, _Rest())
-            rest.fell(now_s, _IN_A_ROW)
+            rest = of.rests.setdefault(work, Rest())
+            rest.fell(now_s, IN_A_ROW)
             of.own.fell(now_s, _SHARED if self.is_shared else _ALONE)
 
     def stood(self, tenant: int, work: Hashable) -> None:

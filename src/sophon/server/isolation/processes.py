@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from cachetools import FIFOCache
@@ -48,6 +49,7 @@ _RESTART_CPU_S = 0.4  # to start a child
 _START_S = 30.0  # a child needs 0.4 s of CPU to start, but many may start at once on a busy machine
 _WALL_PER_CPU = 10.0  # times the CPU limit: when a child that sleeps is ended; children have low priority
 _SOCKET_BYTES = 1 << 20  # socket buffer: most payloads fit into it as a whole
+_CPU_CLOCK = 2  # added to the complement of a process id: the clockid_t of that process's CPU time
 _SECRETS = ("SOPHON_TOKEN", "SOPHON_TOKENS")
 
 
@@ -59,7 +61,8 @@ class Processes(Maker):
         limits: What each child may use.
         modules: Modules that each child imports; they register ops.
         indexes: Files of window indexes that each child opens.
-        has_reserve: Whether a spare child is kept ready for a crash, so other tenants do not wait for a restart.
+        has_reserve: Whether all children are started early and a spare one is kept ready for a crash, so that other
+            tenants do not wait for a start.
     """
 
     def __init__(
@@ -76,11 +79,14 @@ class Processes(Maker):
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
         options += [f"--index={path.resolve()}" for path in indexes]
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
-        # Each child is started when it is first needed: a node that only sends files and windows needs none. Even
-        # without cores for ops there is one, since a trainer may ask for a pipeline to be probed.
+        # The first child is started when it is needed: a node that only sends files and windows needs none. Even
+        # without cores for ops there is one, since a trainer may ask for a pipeline to be probed. If there are several
+        # tenants, the others are started after it, one with every sample: when one tenant's samples are suspended in
+        # favour of another's, the latter need children of their own immediately.
         spares = _Spares(options, wall_s, has_reserve)
         self._children = [_Child(spares) for _ in range(max(1, count))]
         self._spares = spares
+        self._unprepared = list(self._children) if has_reserve else []
 
     @property
     def pids(self) -> list[int]:
@@ -106,6 +112,8 @@ class Processes(Maker):
             slot.elsewhere_s += _RESTART_CPU_S  # to start the replacement
             raise
         slot.elsewhere_s += costs.cpu_s
+        if self._unprepared:
+            self._prepare()
         if kind is Kind.FAILED:
             raise OpError("An op or codec failed in a child.")
         if kind is Kind.WHOLE:
@@ -121,8 +129,16 @@ class Processes(Maker):
         """Run in the slot's child."""
         return self._children[slot.number].probe(slot, pipeline)
 
+    def _prepare(self) -> None:
+        """Start one more child that has not been needed yet."""
+        # Another thread may have taken the last; and what cannot be started now is when it is needed.
+        with contextlib.suppress(IndexError, OSError):
+            while not self._unprepared.pop(0).prepare():
+                pass
+
     def close(self) -> None:
         """End all child processes."""
+        self._unprepared.clear()
         for child in self._children:
             child.close()
         self._spares.close()
@@ -222,6 +238,17 @@ class _Child:
         self._known.clear()
         return self._line
 
+    def prepare(self) -> bool:
+        """Start the process unless it is running; return whether it had to be started."""
+        if not self._lock.acquire(blocking=False):  # in use, so it is running
+            return False
+        try:
+            was_running = self._line is not None
+            self.start()
+        finally:
+            self._lock.release()
+        return not was_running
+
     def make(
         self, slot: Slot, pipeline: Pipeline, data: bytes, key: Key, cut: Cut | Route, claim: Claim
     ) -> tuple[Kind, Payload | None, frames.Costs]:
@@ -231,8 +258,9 @@ class _Child:
             since_s = time.monotonic()
             note = frames.MAKE.pack(pipeline.fingerprint.encode(), int(key.seed), int(key.epoch), int(key.sample))
             what = Kind.CONTINUE if isinstance(data, Windowed) else Kind.MAKE
+            used_s = self._cpu_clock()
             frames.send(line, what, note + str(cut).encode(), data)
-            with slot.holdable(self._hold):
+            with slot.holdable(self._hold, used_s):
                 kind, note, payload = frames.receive(line, claim)
             if kind not in (Kind.PAYLOAD, Kind.FAILED, Kind.WHOLE):
                 raise frames.Broken(f"expected a payload, got {kind!r}")
@@ -245,8 +273,9 @@ class _Child:
         try:
             with self._lock, self._watched():
                 line = self._ready_for(pipeline)
+                used_s = self._cpu_clock()
                 frames.send(line, Kind.PROBE, pipeline.fingerprint.encode())
-                with slot.holdable(self._hold):
+                with slot.holdable(self._hold, used_s):
                     while (frame := frames.receive(line))[0] is Kind.DIGEST and len(found) < len(pipeline):
                         found.append((frame[2] or b"").decode("ascii", "replace")[:64])
                 if frame[0] is not Kind.END:
@@ -273,6 +302,22 @@ class _Child:
         if process is not None:  # not reaped before `_end`, so its pid has not been reused
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGSTOP if is_held else signal.SIGCONT)
+
+    def _cpu_clock(self) -> Callable[[], float] | None:
+        """Return what tells the process's CPU seconds from now on; None where the kernel does not tell."""
+        clock = (~self.pid << 3) | _CPU_CLOCK
+        try:
+            begin_s = time.clock_gettime(clock)
+        except OSError:
+            return None
+
+        def used_s() -> float:
+            try:
+                return time.clock_gettime(clock) - begin_s
+            except OSError:  # it is gone
+                return math.inf
+
+        return used_s
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:

@@ -277,8 +277,9 @@ class RelayWork:
         route = cut if came.cut == RAW else Route((came.cut, cut))
         tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
         sample = (request.dataset, request.samples[position])
-        if executor.crashes.expected(tenant, work, sample):
-            return self._smaller(came, "crash")
+        problem = executor.expected_problem(tenant, work, sample)
+        if problem is not None:
+            return self._smaller(came, problem)
         first, others = divided(bytes(came.payload), 0 if self._pipeline.fields else len(request.fields))
         trace = Trace(len(self._pipeline))
         space = Space(self._seat, len(came.payload), sum(map(len, others)))
@@ -290,6 +291,7 @@ class RelayWork:
                 executor.crashes.fell(tenant, work, sample)
             return self._smaller(came, lost.reason)
         except NoSpace:
+            executor.crowding.refused(tenant, work)
             return self._smaller(came, "memory")
         except WholeNeeded:
             space.give_up()
@@ -298,6 +300,7 @@ class RelayWork:
             space.give_up()
             return self._smaller(came, "op_failed")
         executor.crashes.stood(tenant, work)
+        executor.crowding.fitted(tenant, work)
         payload = pack([made, *others]) if others else made
         space.settle(len(payload))
         reply = self._reply(came, cut, payload, None)

@@ -129,6 +129,12 @@ class Shares:
         waiting = [share for share in self._shares.values() if share.waits and share is not but_not]
         return min(waiting, key=lambda share: share.had_s, default=None)
 
+    def next_held(self) -> Share | None:
+        """Return the tenant whose turn it is among those with suspended tasks."""
+        return min(
+            (share for share in self._shares.values() if share.held), key=lambda share: share.had_s, default=None
+        )
+
     def due(self, now_s: float) -> tuple[list[Turn], float]:
         """Return the tasks that must yield to another tenant now, and when to check again if there are none.
 

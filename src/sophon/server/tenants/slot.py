@@ -24,24 +24,26 @@ class Slot:
         self.elsewhere_s = 0.0
         self._lock = threading.Lock()
         self._hold: Callable[[bool], None] | None = None
+        self._used_s: Callable[[], float] | None = None
         self._is_held = False
 
     @contextlib.contextmanager
-    def holdable(self, hold: Callable[[bool], None]) -> Iterator[None]:
+    def holdable(self, hold: Callable[[bool], None], used_s: Callable[[], float] | None = None) -> Iterator[None]:
         """Let the budget suspend the task while the block runs.
 
         Args:
             hold: Suspends the work on the task when called with True, and resumes it when called with False.
+            used_s: Returns the CPU seconds that the work has taken so far; None if they are not known.
         """
         with self._lock:
-            self._hold = hold
+            self._hold, self._used_s = hold, used_s
         try:
             yield
         finally:
             with self._lock:
                 if self._is_held:
                     hold(False)
-                self._hold, self._is_held = None, False
+                self._hold, self._used_s, self._is_held = None, None, False
 
     def hold(self) -> bool:
         """Suspend the task if possible; return whether it was suspended."""
@@ -51,6 +53,11 @@ class Slot:
             self._hold(True)
             self._is_held = True
             return True
+
+    def used_s(self, most_s: float) -> float:
+        """Return the CPU seconds that the task has taken elsewhere so far; `most_s` if not known, and never more."""
+        with self._lock:
+            return most_s if self._used_s is None else min(self._used_s(), most_s)
 
     def go_on(self) -> None:
         """Resume a suspended task."""
