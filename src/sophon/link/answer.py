@@ -1,7 +1,7 @@
 """A node's answer when a data set is opened: bounded and checked, since a trainer allocates memory based on it.
 
-A node is trusted with nothing but time. Numbers that make no sense, or exceed what any data set has, raise a
-`ProtocolError` that names the node.
+Nothing in the answer is trusted. Numbers that make no sense, or exceed what any data set has, raise a `ProtocolError`
+that names the node.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
     Args:
         message: The answer.
         address: Address of the node, for messages.
-        trusted: Whether the user trusts it, so that the largest data sets are accepted.
+        trusted: Whether the user trusts the node, so that the largest data sets are accepted.
     """
     read = _Reader(message, address)
     remedy = "" if trusted else ", or more from your own node with Credentials(trusted=True)"

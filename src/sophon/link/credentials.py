@@ -2,7 +2,7 @@
 
 A token never appears in a repr, a message or a log. A pickle, which torch's DataLoader uses to start worker processes,
 contains the token only if it was given as an argument; a token from the environment is read again in each process. Only
-the paths of certificates are kept, and the files are read for every connection, so that renewed ones are found.
+the paths of certificates are kept, and the files are read for every connection, so renewed certificates are picked up.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _made(given: dict[str, Any]) -> Credentials:
 
 
 def _token_of(text: str) -> str:
-    """Return the token, given itself or a one-line token file; the data sets on that line concern only the node."""
+    """Return the token in a text: a token, or a one-line token file, whose data sets concern only the node."""
     lines = [words for line in text.splitlines() if (words := line.split("#", 1)[0].split())]
     if len(lines) > 1:
         raise ConfigError(

@@ -77,7 +77,8 @@ class Known:
         raw_bytes: Size of each sample's file, in bytes; 0 if unknown.
         sizes: Height and width of each picture; 0 if unknown.
         areas: Pixels of each picture that the epoch needs; for a picture of unknown size, assuming the usual size.
-        op_s: [samples, ops] trainer CPU seconds measured in that epoch; NaN if not measured. None for another epoch.
+        op_s: [samples, ops] trainer CPU seconds measured in that epoch; NaN if not measured. None if the measurements
+            are from a different epoch.
         refused: [samples, cuts] true where the cut is impossible for the sample.
         records: Measurements, by cut.
         record_areas: Pixels that the pass of each record needed, by cut.
@@ -205,7 +206,7 @@ class Recorder:
         """Start from the results of an earlier run.
 
         Raises:
-            ArtifactError: The profile was not made by a loader of this job, and is not used.
+            ArtifactError: The profile was not made by a loader of this job, so it is not used.
         """
         if len(profile) != len(self):
             raise ArtifactError(f"the profile has {len(profile):,} samples, but the data set has {len(self):,}")
@@ -217,7 +218,7 @@ class Recorder:
                 self._sizes[:] = profile.sizes
                 sized = features.sized(profile.sizes)
                 if sized.any():  # otherwise the data set has no pictures
-                    self._raw_bytes[~sized] = 0  # they had not passed: the profile's value may be a guess
+                    self._raw_bytes[~sized] = 0  # these samples had not passed: the profile's value may be a guess
                     self._passed[~sized] = False
             for cut, column in self._column.items():
                 if cut in profile.cuts:
