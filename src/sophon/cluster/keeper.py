@@ -110,7 +110,7 @@ class Keeper:
     # --- what is done -------------------------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Start the process unless it is running with these arguments; return whether it is running."""
+        """Start the process unless it is already running with the given arguments; return whether it is running."""
         child = self.child
         if not self._may_act():
             return child is not None and child.is_running
