@@ -1,7 +1,7 @@
 """Known failures of third-party transforms, and what to do about each.
 
-A transform that stays on the trainer runs with its own code, and fails as it would without us. Where its error says
-little, a row here says more: it becomes the remedy of the `OpError`.
+A transform that stays on the trainer runs with its own code, and fails as it would without us. If its error message
+says little, a row here explains more; the text becomes the remedy of the `OpError`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KNOWN_FAILURES = (
 
 
 def known_remedy(error: BaseException) -> str:
-    """Return what to do about an error, or an empty string if it is unknown."""
+    """Return what to do about an error, or an empty string if the error is unknown."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-2:]
     functions = [(str(frame.f_globals.get("__name__")), frame.f_code.co_name) for frame in frames]
     for known in KNOWN_FAILURES:
