@@ -53,7 +53,7 @@ class Registered(Discovery):
         about = bytes(info.app_metadata or b"{}")
         said = parse_json(about, 16 * MAX_RECORD_BYTES).get("relays", [])
         if not isinstance(said, list) or len(said) > MOST_NODES:
-            raise ProtocolError(f"{self.url} names its relays in another form than a list of at most {MOST_NODES:,}")
+            raise ProtocolError(f"{self.url} does not name its relays as a list of at most {MOST_NODES:,}")
         return Found(tuple(nodes.values()), tuple(map(self._relay, said)), tuple(missing))
 
     def _address(self, url: object) -> str:
@@ -72,7 +72,7 @@ class Registered(Discovery):
         node, _, name = url.rpartition("/") if isinstance(url, str) else (url, "", "")
         self._address(node)
         if dataset_of(name) != self._dataset:
-            raise ProtocolError(f"{self.url} names a relay of another data set, {name!r:.80}")
+            raise ProtocolError(f"{self.url} names a relay of a different data set, {name!r:.80}")
         return f"{node}/{name}"
 
     def report(self, bottleneck: str, waited_share: float, relay_share: float) -> None:

@@ -96,7 +96,7 @@ def _colours(bits: _Bits) -> int:
     bits.must(1, 0, "a colour profile")
     space = bits.enum()
     if space not in (_RGB, _GRAY) or bits.enum() != 1 or (space == _RGB and bits.enum() != 1):
-        raise PayloadError("expected JPEG XL in gray or sRGB, got another colour space")
+        raise PayloadError("expected JPEG XL in gray or sRGB, got a different colour space")
     bits.must(1, 0, "a gamma")
     bits.enum()  # transfer function: not applied to lossless pictures
     bits.enum()  # rendering intent: not applied either

@@ -149,7 +149,7 @@ def _with_palette(spec: Spec, data: memoryview) -> Image.Image:
 
 
 def bare(picture: Image.Image) -> Image.Image:
-    """Return a picture with only the pixels of another.
+    """Return a plain picture with the same pixels.
 
     This drops the metadata and the class: Pillow gives a picture from a file the class of its file format, and some
     transforms check the class.

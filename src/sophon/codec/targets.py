@@ -48,7 +48,7 @@ def packed(pipeline: Pipeline, parts: list[memoryview], made: Payload, size: Siz
 
     Args:
         pipeline: The pipeline of the sample.
-        parts: Its further fields, unchanged.
+        parts: Further fields of the sample, unchanged.
         made: The payload of the picture.
         size: Size of the picture; (0, 0) if unknown.
         box: The part of masks that is needed; None for the whole mask.

@@ -47,7 +47,7 @@ class Room:
 
     Args:
         rows: Number of payloads.
-        size_bytes: Size of all of them, in bytes.
+        size_bytes: Total size of the payloads, in bytes.
 
     Attributes:
         payloads: Buffer of the payloads, side by side from its start.
@@ -154,7 +154,7 @@ def opened_batch(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     try:
         found = pa.ipc.read_message(message)
         if found.type != "record batch" or _is_compressed(found.metadata.to_pybytes()):
-            raise ProtocolError(f"expected a record batch that is not compressed, got another message ({found.type})")
+            raise ProtocolError(f"expected an uncompressed record batch, got a different message ({found.type})")
         return pa.ipc.read_record_batch(found, schema)
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error, IndexError) as error:
         raise ProtocolError(f"the record batch is damaged: {str(error)[:200]}") from error

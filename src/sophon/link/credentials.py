@@ -30,7 +30,7 @@ _REASONS = {
 
 
 class Credentials:
-    """A token and files for TLS; anything that is None is taken from the environment, if set there.
+    """A token and files for TLS; what is None is taken from the environment, if it is set there.
 
     Args:
         token: Bearer token; SOPHON_TOKEN by default.
@@ -134,7 +134,7 @@ def certificate_problem(message: str) -> str | None:
     text = message.lower()
     if "certificate verify failed" in text or "hostname verification" in text:
         return (
-            "the node's certificate is not trusted (unknown authority, expired, or for another host name); "
+            "the node's certificate is not trusted (unknown authority, expired, or for a different host name); "
             "give the PEM file of the authority that signed it as tls_ca"
         )
     if "wrong version number" in text:
@@ -151,7 +151,7 @@ def plain_reason(message: str) -> str | None:
 
 
 def connection_hint(message: str) -> str:
-    """Return a likely reason for a connection that the node closed at once, since gRPC gives none."""
+    """Return a likely reason why the node closed a connection immediately, since gRPC gives none."""
     if "failed to connect" not in message or "Socket closed" not in message:
         return ""
     return (

@@ -1,7 +1,7 @@
 """Discovery: ways to find the nodes of a data set from one address that stands for all of them.
 
-Discovery runs when a data set is opened, after failures, and every few seconds, so that nodes may come, go and move in
-the middle of an epoch. It only lists the nodes; each node reports what it holds.
+Discovery runs when a data set is opened, after failures, and every few seconds, so nodes may come, go and move in the
+middle of an epoch. It only lists the nodes; each node reports what it holds.
 
 To add a way, write a function that takes an address, credentials and a deadline and returns a `Discovery`, then add a
 row to `WAYS` and a test.
@@ -28,7 +28,7 @@ class FoundNode:
     """A node of a data set.
 
     Args:
-        address: Its address with the data set's name, such as ``grpc://10.0.0.4:7077/train``.
+        address: Address of the node with the data set's name, such as ``grpc://10.0.0.4:7077/train``.
         fingerprint: Fingerprint of what the node holds; "" if not known.
         part: Name of the part for messages; "" if not known.
     """
@@ -44,7 +44,7 @@ class Found:
 
     Args:
         nodes: The storage nodes, each once.
-        relays: Addresses of the relays in front of them.
+        relays: Addresses of the relays in front of these nodes.
         missing: Names of parts that are known to exist but have no holder.
     """
 

@@ -1,4 +1,4 @@
-"""The interface of transports, which fetch samples. `link.flight` is one, `loader.sources.local` another.
+"""The interface of transports, which fetch samples, such as `link.flight` and `loader.sources.local`.
 
 Concurrency: several threads may use a transport at the same time.
 """
@@ -112,12 +112,12 @@ class Fetch(ABC):
 
     @property
     def computing_s(self) -> float:
-        """How long the other side has had nothing to send because it waited for ops, so far."""
+        """How long, so far, the other side has had nothing to send because it waited for ops."""
         return self.clock.computing_s
 
     @property
     def reading_s(self) -> float:
-        """How long the other side has had nothing to send because it waited for the store, so far."""
+        """How long, so far, the other side has had nothing to send because it waited for the store."""
         return self.clock.reading_s
 
     @abstractmethod

@@ -14,8 +14,8 @@ The payload of a sample is that of its first field, the one that the pipeline is
 it is a bundle (`sophon.bundle`): a payload for each field, one after another, each in a codec for its kind.
 
 Versions: a node announces at opening which versions of this protocol it speaks, and a trainer uses the highest that
-both know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own
-version and the one before. Version 2 brought `fields` and `closed`, which says that record batches come in envelopes
+both know (`agreed`), so nodes can be upgraded one by one, before or after trainers. A release speaks its own version
+and the one before. Version 2 brought `fields` and `closed`, which says that record batches come in envelopes
 (`sophon.link.closed`); a trainer requests envelopes unless its user trusts the node.
 
 If a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its index on that node, and its index in the
@@ -375,7 +375,7 @@ def _payloads(parts: list[Payload], room: Room | None) -> pa.Array:
 def raw_batch(
     positions: NDArray[np.int32], ends: NDArray[np.int32], data: pa.Buffer, labels: NDArray[np.int64] | None
 ) -> pa.RecordBatch:
-    """Return raw samples as one record batch, without a copy or an object for each of them.
+    """Return raw samples as one record batch, without a copy or a Python object per sample.
 
     Args:
         positions: Positions of the samples in the request.
@@ -541,7 +541,7 @@ def parse_json(data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> dict[str, Any
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"expected a JSON object, got something else: {error}") from error
     if not isinstance(message, dict):
-        raise ProtocolError("expected a JSON object, got another JSON value")
+        raise ProtocolError("expected a JSON object, got a different JSON value")
     return message
 
 

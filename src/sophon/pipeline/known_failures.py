@@ -33,7 +33,7 @@ KNOWN_FAILURES = (
         raiser=("PIL.ImageOps", "posterize"),
         text="bits must be between",
         remedy=(
-            "timm asks Pillow for a picture of 0 bits, which Pillow 13 refuses; it fails without sophon too. Limit "
+            "timm asks Pillow for a picture of 0 bits, which Pillow 13 refuses; this fails without sophon too. Limit "
             "the magnitude of a RandAugment policy with 'inc1' by adding '-mmax9' (rand-m9-mstd0.5-inc1-mmax9); give "
             "one without 'inc1' a magnitude of 3 or more and no 'mstd'; use AutoAugment's 'original' policy instead "
             "of 'v0'; or install Pillow 12."

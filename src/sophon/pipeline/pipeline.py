@@ -121,7 +121,7 @@ class Pipeline:
         set_(self, "notes", {})
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a pipeline cannot be changed; build another one instead of setting {name}")
+        raise AttributeError(f"a pipeline cannot be changed; build a new one instead of setting {name}")
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> Pipeline:

@@ -8,7 +8,7 @@ kind                  the value at run time                      shape
 ====================  =========================================  =======================
 ``Kind.ENCODED``      ``bytes`` of a file                        ``(bytes,)``
 ``Kind.IMAGE``        ``PIL.Image.Image``, in mode RGB or L      ``(height, width, channels)``
-                      unless the spec says another one
+                      unless the spec names another
 ``Kind.TENSOR``       C-contiguous ``numpy.ndarray``; after a    ``(channels, height, width)``
                       trainer-only step a ``torch.Tensor``
 ``Kind.AUDIO``        `Signal`: sound                            ``(channels, samples)``

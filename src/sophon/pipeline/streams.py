@@ -1,4 +1,4 @@
-"""Random numbers for many samples at once: to the last bit those that `Rng` gives one by one.
+"""Random numbers for many samples at once: the same bits that `Rng` gives one by one.
 
 A plan is made from the boxes of all crops in a coming epoch, of which there may be more than a million. Philox is
 counter-based, so its rounds can be computed for all samples at once; so can the numbers that `Rng` derives from the

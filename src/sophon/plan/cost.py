@@ -128,12 +128,12 @@ def gather(profile: Profile, cut: CutIndex) -> Totals:
     if cut.shape != (len(profile),) or cut.dtype != np.uint8 or int(cut.max()) >= len(profile.routes):
         raise ConfigError(
             f"a {cut.dtype} plan of shape {cut.shape} does not fit a profile of {len(profile)} samples and "
-            f"{len(profile.routes)} cuts; make it from this profile."
+            f"{len(profile.routes)} cuts; make a new plan from this profile."
         )
     tables = profile.measures
     sums = sum_chosen(tuple(tables.values()), cut, profile.parts, profile.part_count)
     if not np.isfinite(sums).all():
-        raise ConfigError("the plan gives a sample an impossible cut; make it from this profile.")
+        raise ConfigError("the plan gives a sample an impossible cut; make a new plan from this profile.")
     return Totals(fixed_sums(profile) | dict(zip(tables, sums.T, strict=True)))
 
 

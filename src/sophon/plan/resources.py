@@ -133,8 +133,8 @@ KINDS = (
         option="--trainer-cores",
         metavar="",
         parse=float,
-        help="Cores that preprocess at the trainer.",
-        remedy="give the cores that preprocess at the trainer, more than zero (--trainer-cores 8)",
+        help="Cores for preprocessing at the trainer.",
+        remedy="give the cores for preprocessing at the trainer, more than zero (--trainer-cores 8)",
         show=_cores("trainer"),
         is_of_node=False,
         is_required=True,
@@ -216,7 +216,7 @@ KINDS = (
         option="--relay-link",
         metavar="BANDWIDTH",
         parse=parse_bandwidth,
-        help="Links from all relays to the trainer together, such as 2gbit; no limit if left out.",
+        help="Total bandwidth from all relays to the trainer, such as 2gbit; no limit if left out.",
         remedy="give the bytes per second from all relays, more than zero (--relay-link 2gbit), or leave it out when "
         "there are none",
         show=lambda rate: f"relay link {format_bandwidth(rate)}",
@@ -260,7 +260,7 @@ class Resource:
 
     Args:
         kind: The row of the table.
-        rate: Its amount, in the kind's unit.
+        rate: Amount of the resource, in the kind's unit.
         part: Number of the part whose samples spend it; None if all samples do.
         label: Short name: that of the kind, with the node's name if it belongs to one node.
     """

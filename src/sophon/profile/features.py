@@ -1,4 +1,4 @@
-"""Features of every sample, known without touching it again: sizes of its file, its picture and the box it needs.
+"""Features of every sample, known without reading it again: sizes of its file, its picture and the box that is needed.
 
 The box for any epoch is known in advance, since random parameters depend only on seed, epoch and sample.
 """

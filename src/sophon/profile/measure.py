@@ -37,7 +37,7 @@ def measure(
 
     Args:
         store: The samples.
-        pipeline: Their pipeline.
+        pipeline: Pipeline of the samples.
         seed: Seed of the random ops.
         epoch: Epoch of the random ops.
         cuts: Which cuts to measure; by default those that a plan may use.

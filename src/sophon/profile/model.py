@@ -1,4 +1,4 @@
-"""Predicts costs from the known sizes of a sample: its file, its picture and the box it needs.
+"""Predicts costs from the known sizes of a sample: its file, its picture and the box that is needed.
 
 Bytes and seconds of a sample are, roughly, products of powers of these sizes (a window has the file's bytes times the
 share of its area; decoding takes time per pixel and per byte), so their logarithms are linear in the logarithms of the

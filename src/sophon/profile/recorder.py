@@ -1,9 +1,9 @@
 """Recorder: the costs that a running loader measures.
 
-Every sample that passes gives information. A sample that is sent raw gives the time of each op at the trainer and the
-size of its picture (the paper's second stage). A sample that is cut gives, for that cut, the bytes on the link, the
-codec's time on both sides, and the time of the first ops near storage by the storage node's own clock; so nothing has
-to be assumed about the two CPUs. `estimate` turns this into a profile.
+Every sample that passes is measured. A sample that is sent raw gives the time of each op at the trainer and the size of
+its picture (the paper's second stage). A sample that is cut gives, for that cut, the bytes on the link, the codec's
+time on both sides, and the time of the first ops near storage by the storage node's own clock; so nothing has to be
+assumed about the two CPUs. `estimate` turns this into a profile.
 
 Concurrency: any number of threads may record. Limits: the last `KEPT` records of each cut, and 4 * (3 + ops) + cuts + 1
 bytes per sample.
@@ -45,7 +45,7 @@ class Record:
         encode_s: CPU seconds of the codec near storage.
         decode_s: CPU seconds of the codec at the trainer.
         storage_op_s: CPU seconds of each of the first k ops, near storage.
-        trainer_op_s: CPU seconds of each op at the trainer, 0 for those that did not run there.
+        trainer_op_s: CPU seconds of each op at the trainer; 0 for ops that ran elsewhere.
         op_bytes: Size in bytes of each op's result at the trainer.
     """
 

@@ -194,8 +194,8 @@ class Profile:
 
         Args:
             pipeline: Fingerprint of this job's pipeline.
-            dataset: Fingerprint of its data set.
-            recipe: Its pipeline in words.
+            dataset: Fingerprint of this job's data set.
+            recipe: This job's pipeline in words.
         """
         artifact.require_fingerprints(
             "the profile",

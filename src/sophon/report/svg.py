@@ -1,7 +1,7 @@
 """Turns matplotlib's SVG into part of an HTML page.
 
-Colours become CSS variables, so that one drawing serves light and dark pages and print; text takes the page's font;
-unused ids are removed, and the salt with which the others were made keeps them distinct between figures.
+Colours become CSS variables, so one drawing serves light and dark pages and print; text takes the page's font; unused
+ids are removed, and the salt with which the others were made keeps them distinct between figures.
 """
 
 from __future__ import annotations

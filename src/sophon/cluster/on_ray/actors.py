@@ -31,7 +31,7 @@ _MOST_STATUS_BYTES = 64 << 20
 
 
 class Watched:
-    """Base of both actors: keeps one process running.
+    """Base class of the actors: keeps one process running.
 
     Args:
         folder: Folder for the state of the process.

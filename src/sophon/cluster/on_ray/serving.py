@@ -25,7 +25,7 @@ def serve(layout: Layout | dict[str, Any], wait_s: float = 120.0) -> str:
 
     Args:
         layout: What to run; see `sophon.cluster.on_ray.layout`.
-        wait_s: How long to wait for all of them to be ready; 0 returns at once.
+        wait_s: How long to wait for all processes to be ready; 0 returns immediately.
 
     Returns:
         The address of the registry; trainers may open ``sophon+ray://DATASET`` too.
@@ -122,7 +122,7 @@ def _wait(actors: dict[str, Any], wait_s: float) -> str:
             name = next(iter(left))
             raise UnavailableError(
                 f"{name} is not ready after {wait_s:g} s: {problem.get(name) or 'it gave no reason'}. Check that a Ray "
-                "node has the labels it asks for and the paths of its data"
+                "node has the labels and data paths that the layout names"
             )
         time.sleep(_POLL_S)
     return address

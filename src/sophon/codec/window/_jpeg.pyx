@@ -546,9 +546,9 @@ cdef class Scan:
             self.layout.dc[i] = dc
             self.layout.ac[i] = ac
             if not built_dc >> dc & 1 and not build_dc(&self.dc_tables[dc], checked(dc_tables[dc])):
-                raise NotWindowable("a Huffman table that is no prefix code")
+                raise NotWindowable("a Huffman table that is not a prefix code")
             if not built_ac >> ac & 1 and not build_ac(&self.ac_tables[ac], checked(ac_tables[ac]), look_bits):
-                raise NotWindowable("a Huffman table that is no prefix code")
+                raise NotWindowable("a Huffman table that is not a prefix code")
             built_dc |= 1 << dc
             built_ac |= 1 << ac
 

@@ -657,7 +657,7 @@ cdef int set_scan(Scan *scan, Look *looks, object found, const Picture *picture)
         if scan.first == 0 and scan.before:
             continue  # a refinement of DC is not Huffman-coded
         if not build_look(&looks[i], checked(tables[i])):
-            raise NotWindowable("a Huffman table that is no prefix code")
+            raise NotWindowable("a Huffman table that is not a prefix code")
     return 0
 
 

@@ -50,7 +50,7 @@ class Bands:
 
     Args:
         store: The data set: a `Ranged` store.
-        pages: Its index.
+        pages: The window index of the data set.
     """
 
     def __init__(self, store: Store, pages: Pages) -> None:
@@ -120,7 +120,7 @@ def span(header: Header, index: Index, mcus: tuple[int, int, int, int]) -> tuple
     points_per_row = (per_row - 1) // index.stride + 1
     fields = 1 + len(header.components)
     if len(values) != (points_per_row * rows + 1) * fields:
-        raise ArtifactError("the window index belongs to another picture")
+        raise ArtifactError("the window index belongs to a different picture")
     bits = 8 * header.scan_start + np.cumsum(values[::fields])
     left, top, _, bottom = mcus
     first = top * points_per_row + left // index.stride

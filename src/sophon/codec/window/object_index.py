@@ -1,7 +1,7 @@
 """The window index of a bucket: how it is made, by reading every object once, and how it is found again.
 
-It is stored next to the data (``s3://bucket/train.sophon-index`` for ``s3://bucket/train``), in a file that the user
-names, or in the cache folder if the bucket is not writable.
+The index is stored next to the data (``s3://bucket/train.sophon-index`` for ``s3://bucket/train``), in a file that the
+user names, or in the cache folder if the bucket is not writable.
 
 The work can be interrupted: finished pages are kept in the cache folder, and pages whose objects are unchanged are not
 made again.

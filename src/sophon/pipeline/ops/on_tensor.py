@@ -32,7 +32,7 @@ _MAX_NAME = 200  # characters
 
 @dataclass(frozen=True)
 class OnTensor(Op):
-    """Run a transform on the trainer whose geometry both ends know.
+    """Run a transform on the trainer; both ends know its geometry.
 
     Args:
         geometry: The op on pictures that moves pixels as this step does, and draws its parameters; None if every pixel

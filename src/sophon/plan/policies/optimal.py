@@ -1,4 +1,4 @@
-"""The shortest epoch over all routes of all samples at once, with a proven bound on how close it is.
+"""The shortest epoch over all routes of all samples at once, with a proven bound on the gap to the optimum.
 
 1. If the plan with the fewest storage seconds is as fast as the resources that no plan can change (the consumer, the
    store), it is chosen.

@@ -58,7 +58,7 @@ class Resample(AudioOp):
         up, down = self.rate // common, rate // common
         if max(up, down) > _MOST_RATIO:
             raise OpError(
-                f"{rate:,} samples per second cannot become {self.rate:,}: the ratio is {up} : {down}.",
+                f"{rate:,} samples per second cannot be resampled to {self.rate:,}: the ratio is {up} : {down}.",
                 remedy="Choose a rate with a simpler ratio to the rate of the files.",
             )
         return up, down

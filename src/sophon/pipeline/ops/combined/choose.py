@@ -80,7 +80,7 @@ class _Choose(Op):
 
 @dataclass(frozen=True)
 class RandomApply(_Choose):
-    """Apply some ops, one after the other, with probability p; or none of them.
+    """With probability p, apply all ops one after the other; otherwise none.
 
     Args:
         ops: Ops to apply.

@@ -206,7 +206,7 @@ class _Run:
     """One view while it is computed.
 
     Args:
-        steps: Its steps.
+        steps: Steps of the view.
         fusions: Steps that are done in one pass, by position.
     """
 
