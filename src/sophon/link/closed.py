@@ -1,15 +1,15 @@
 """Record batches in closed envelopes, which a trainer checks before it opens them.
 
 Flight unpacks the columns of a record batch as soon as it arrives, and allocates whatever the other side declares: 33
-KB of compressed zeros become a gigabyte. So a trainer has replies sent outside the columns, as bytes that Flight passes
-on unchanged (``app_metadata``), in a stream whose only column consists of nulls and has no bytes at all. Each contains
-the stream's clock, in JSON, or a record batch as an Arrow IPC message, or the one followed by the other: every message
-costs the node some 0.1 ms of CPU, however short it is.
+KB of compressed zeros would become a gigabyte. So a trainer has replies sent outside the columns, as bytes that Flight
+passes on unchanged (``app_metadata``), in a stream whose only column consists of nulls and has no bytes at all. Each
+envelope contains the stream's clock, in JSON, or a record batch as an Arrow IPC message, or the clock followed by a
+record batch, since every message costs the node some 0.1 ms of CPU, however short it is.
 
 Flight copies such bytes once. To avoid a second copy, payloads are put into memory with free space around them
 (`Room`), into which the rest of the message is written: the parts before and after the payloads.
 
-A message is opened if its columns are not compressed; then its bytes are used in place, and nothing is allocated.
+A message is opened only if its columns are not compressed; its bytes are then used in place, and nothing is allocated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Room:
 
     Args:
         rows: Number of payloads.
-        size_bytes: Size of all of them, in bytes.
+        size_bytes: Total size of the payloads, in bytes.
 
     Attributes:
         payloads: Buffer of the payloads, side by side from its start.
@@ -61,7 +61,7 @@ class Room:
         self.memory = memoryview(self._all).cast("B")[self._edge_bytes : self._edge_bytes + size_bytes]
 
     def enclosed(self, batch: pa.RecordBatch, clock: bytes = b"") -> pa.Buffer:
-        """Return an envelope with a clock and a record batch, built around the payloads that are here."""
+        """Return an envelope with a clock and a record batch, built around the payloads in this room."""
         around = _around(batch, self.payloads)
         if around is None:
             return enclosed(batch, clock)
@@ -82,11 +82,11 @@ def _around(batch: pa.RecordBatch, payloads: pa.Buffer) -> tuple[memoryview, int
     """Return a record batch message without its payloads: the part before them, their size and the part after.
 
     Arrow writes the message as if there were no payloads. Then room is made for them: their offsets are inserted, and
-    the offsets of everything after them are increased. None if the payloads are not in that buffer.
+    the offsets of everything after them are increased. Return None if the payloads are not in that buffer.
     """
     number, column, found = 2, 0, batch.column(0)
     while not pa.types.is_binary(found.type):
-        number += len(found.buffers())  # of all buffers, that of the payloads
+        number += len(found.buffers())  # index of the payloads' buffer among all buffers
         column += 1
         found = batch.column(column)
     _, offsets, data = found.buffers()
@@ -134,7 +134,7 @@ def _padded(clock: bytes) -> bytes:
 
 
 def read_options() -> Any:
-    """Return the options with which a stream of envelopes is read: nothing else in it is unpacked."""
+    """Return the options for reading a stream of envelopes: nothing else in the stream is unpacked."""
     return pa.ipc.IpcReadOptions(included_fields=[0])
 
 
@@ -149,12 +149,12 @@ def opened_batch(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """Return the record batch of a message from an envelope; its columns are views of the envelope.
 
     Raises:
-        ProtocolError: It is not a record batch, has other columns, or is compressed.
+        ProtocolError: The message is not a record batch, has different columns, or is compressed.
     """
     try:
         found = pa.ipc.read_message(message)
         if found.type != "record batch" or _is_compressed(found.metadata.to_pybytes()):
-            raise ProtocolError(f"expected a record batch that is not compressed, got another message ({found.type})")
+            raise ProtocolError(f"expected an uncompressed record batch, got a different message ({found.type})")
         return pa.ipc.read_record_batch(found, schema)
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error, IndexError) as error:
         raise ProtocolError(f"the record batch is damaged: {str(error)[:200]}") from error
@@ -165,7 +165,7 @@ def _is_compressed(metadata: bytes) -> bool:
     (root,) = struct.unpack_from("<I", metadata)
     header = _field(metadata, root, _HEADER)
     if not header:
-        return True  # it cannot be determined, so it is not opened
+        return True  # cannot be determined, so the message is not opened
     header += struct.unpack_from("<I", metadata, header)[0]
     return _field(metadata, header, _COMPRESSION) != 0
 

@@ -1,12 +1,12 @@
-"""Large buffers that are used again and again.
+"""Large buffers that are reused.
 
 Each record batch of a node needs a buffer of up to a few megabytes, for a moment. Fresh memory costs more than filling
-it: the kernel has to find and zero every page. malloc keeps what is freed, but separately for separate threads, and any
+it: the kernel has to find and zero every page. malloc keeps freed memory, but separately for each thread, and any
 reading thread may need the next buffer. So freed buffers are kept here, and the last one to be freed is used first,
 since the caches still hold it.
 
-Concurrency: any thread may take a buffer, and it comes back in the thread that drops it last, even during a garbage
-collection; so there is no lock, only a deque.
+Concurrency: any thread may take a buffer, and the thread that drops the last reference returns it, possibly during a
+garbage collection; so there is no lock, only a deque.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _free: deque[NDArray[np.uint8]] = deque(maxlen=_KEPT)
 
 
 def lend(size_bytes: int) -> NDArray[np.uint8]:
-    """Return memory with any content; once nothing refers to it any more, it is used for something else."""
+    """Return a buffer with arbitrary content; once nothing refers to the buffer, it is reused."""
     if not _LEAST_BYTES <= size_bytes <= _SLAB_BYTES:
         return np.empty(size_bytes, np.uint8)
     try:

@@ -1,4 +1,4 @@
-"""The plan: one route per sample, its prediction, and its origin."""
+"""The plan: one route per sample, with the prediction for an epoch and the plan's origin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sophon.units import format_bytes, format_seconds
 
 FORMAT = "plan"
 FORMAT_VERSION = 2
-_MOST_LOSS = 1.02  # of the epoch as predicted on the whole: more than that no level stretch makes good
+_MOST_LOSS = 1.02  # most that exchanges may lengthen the predicted epoch: level stretches do not make up for more
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +35,11 @@ class Plan:
     Args:
         cut: Index into `routes` per sample, one byte each.
         routes: The routes to choose from; a cut stands for the route with only that cut.
-        policy: Name of the policy that chose.
-        reason: Why it chose them, in one sentence.
+        policy: Name of the policy that chose the routes.
+        reason: Why the policy chose these routes, in one sentence.
         prediction: Prediction for an epoch.
         untouched: Prediction with nothing offloaded.
-        resources: The resources it was planned for.
+        resources: The resources that the plan was made for.
         options: Options that the policy was given.
         fingerprints: Fingerprints of the pipeline and data set.
         recipe: The pipeline in words; "" if unknown.
@@ -103,7 +103,7 @@ class Plan:
         samples: int | None = None,
         recipe: str = "",
     ) -> None:
-        """Raise `ArtifactError` if the plan belongs to another job, showing both; `recipe` is the pipeline in words."""
+        """Raise `ArtifactError` if the plan belongs to a different job; `recipe` is this job's pipeline in words."""
         remedy = "Make a new plan for this job from its own profile."
         expected = {"pipeline": pipeline, "dataset": dataset}
         words = {"pipeline": (self.recipe, recipe)}
@@ -159,7 +159,7 @@ class Plan:
         """Read a plan written by `save`.
 
         Raises:
-            ArtifactError: The file is missing, damaged, or of another kind or version.
+            ArtifactError: The file is missing, damaged, or of a different kind or version.
         """
         with artifact.load(path, format=FORMAT, version=FORMAT_VERSION) as file:
             file.require_columns({"cut": pa.uint8()})
@@ -198,8 +198,8 @@ def make_plan(
         resources: The resources to plan for.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: Options for the policy.
-        order: The samples in the order of the epoch, if known: every stretch of it then loads the resources in about
-            the same proportion.
+        order: The samples in the order of the epoch, if known; every stretch of the epoch then loads the resources in
+            about the same proportion.
     """
     choice = policy(policy_name)(profile, resources, options)
     cut = choice.cut if order is None else _levelled(profile, resources, options, choice, order)

@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def factor(self) -> float:
-        """How many times as fast the next slowest part is."""
+        """How many times as fast as the slowest part the next slowest is."""
         return self._ranked[1][1] / self._ranked[0][1]
 
     @property

@@ -51,7 +51,7 @@ class AudioWindow(AheadCodec):
         return spec.kind is Kind.ENCODED
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops crop before they need all of a sound."""
+        """Return whether the ops crop before any of them needs the whole sound."""
         return can_crop_early(pipeline)
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
@@ -119,7 +119,7 @@ def interval_of(pipeline: Pipeline, key: Key, header: Wav | Flac, stop: int | No
         return None
     start, count = box
     is_inside = 0 <= start < start + count <= header.samples
-    return (start, count) if is_inside else None  # the op itself reports what is wrong with other values
+    return (start, count) if is_inside else None  # for other intervals, the op itself reports what is wrong
 
 
 def cut(data: Payload, header: Wav | Flac, start: int, count: int) -> tuple[int, bytes]:

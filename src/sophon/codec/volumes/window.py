@@ -30,7 +30,7 @@ class VolumeWindow(AheadCodec):
         return spec.kind is Kind.ENCODED
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops crop before they need all of a volume."""
+        """Return whether the ops crop before any of them needs the whole volume."""
         return can_crop_early(pipeline)
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:

@@ -6,10 +6,10 @@ from sophon.errors import Error, OpError
 
 
 class NotWindowable(Error):  # noqa: N818 - an answer, not a fault: the caller falls back to a smaller cut
-    """No window with guaranteed equal pixels can be cut from this file.
+    """No window that is guaranteed to have the same pixels can be cut from this file.
 
     Args:
-        reason: The reason, as a clause about the file or a noun phrase.
+        reason: The reason, as a clause about the file or as a noun phrase.
     """
 
     def __init__(self, reason: str) -> None:
