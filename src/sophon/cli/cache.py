@@ -102,9 +102,8 @@ def _print(result: dict[str, Any], console: Console) -> None:
 
 
 def _print_cleared(result: dict[str, Any], console: Console) -> None:
-    parts = [
-        f"removed {counted(result['removed'], 'entry', 'entries')}, {format_bytes(result['removed_bytes'])}, from {result['folder']}"
-    ]
+    removed = counted(result["removed"], "entry", "entries")
+    parts = [f"removed {removed}, {format_bytes(result['removed_bytes'])}, from {result['folder']}"]
     if result["leftovers"]:
         parts.append(f"{result['leftovers']} files left by killed processes")
     if result["in_use"]:
