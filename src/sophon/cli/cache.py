@@ -96,14 +96,14 @@ def _print(result: dict[str, Any], console: Console) -> None:
     for name in ("what", "of", "size", "unused for"):
         table.add_column(name, justify="right" if name in ("size", "unused for") else "left", overflow="fold")
     for row in rows:
-        about = row["about"].replace("\0", " ") or Path(row["path"]).name  # the parts of a key are separated by NUL
+        about = row["about"].replace("\0", " ") or Path(row["path"]).name  # keys have parts, divided by NUL
         table.add_row(KINDS[row["kind"]], about, format_bytes(row["bytes"]), format_seconds(row["unused_s"]))
     console.print(table, highlight=False)
 
 
 def _print_cleared(result: dict[str, Any], console: Console) -> None:
-    removed = f"{counted(result['removed'], 'entry', 'entries')}, {format_bytes(result['removed_bytes'])}"
-    parts = [f"removed {removed}, from {result['folder']}"]
+    removed = counted(result["removed"], "entry", "entries")
+    parts = [f"removed {removed}, {format_bytes(result['removed_bytes'])}, from {result['folder']}"]
     if result["leftovers"]:
         parts.append(f"{result['leftovers']} files left by killed processes")
     if result["in_use"]:

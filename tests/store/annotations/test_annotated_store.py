@@ -296,7 +296,7 @@ def test_pictures_and_masks_that_are_opened_as_classes_are_hinted_at(tmp_path):
 def test_masks_with_other_names_than_their_pictures_are_refused_with_one_of_these_names(tmp_path):
     root = with_pictures(tmp_path, **{f"masks/{name}_mask.png": b"mask" for name in NAMES})
     with pytest.raises(
-        StoreError, match=r"no mask is named after a picture: expected names such as '000.png', found '000_mask"
+        StoreError, match=r"no mask is named after a picture: expected names such as '000\.png', found '000_mask"
     ):
         open_store(f"{root}?images=img&masks=masks")
 
