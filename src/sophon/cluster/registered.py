@@ -53,7 +53,7 @@ class Registered(Discovery):
         about = bytes(info.app_metadata or b"{}")
         said = parse_json(about, 16 * MAX_RECORD_BYTES).get("relays", [])
         if not isinstance(said, list) or len(said) > MOST_NODES:
-            raise ProtocolError(f"{self.url} does not name its relays as a list of at most {MOST_NODES:,}")
+            raise ProtocolError(f"{self.url} names its relays in a form other than a list of at most {MOST_NODES:,}")
         return Found(tuple(nodes.values()), tuple(map(self._relay, said)), tuple(missing))
 
     def _address(self, url: object) -> str:
