@@ -27,6 +27,7 @@ from pathlib import Path
 
 _LOOK_S = 0.02
 _QUIET_LOOK_S = 0.5  # while there are no unknown connections; 20 checks a second took 0.2 % of a core on an idle node
+_ALARMED_S = 0.005  # between a rejected call and the check, and so between two checks while calls are rejected
 _LONGEST_S = 1.0  # between checks if the number of open files is unchanged: one may have replaced another
 _STRANGER_BYTES = 1 << 14  # before a call is admitted; a loader's first call has a few KB
 _FLOOD_BYTES = 1 << 16  # few first calls are this long; if one is, it is admitted within milliseconds
@@ -56,10 +57,13 @@ class Bouncer:
 
     Args:
         port: Port of the node.
+        alarm: Set by whoever rejects a call: the connections are then checked at once, since gRPC starts a thread for
+            each call, thousands of them in the time between two checks of a quiet node.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, alarm: threading.Event | None = None) -> None:
         self._port = port
+        self._alarm = alarm or threading.Event()
         self._lock = threading.Lock()
         self._known: dict[Peer, None] = {}  # the newest last
         self._since_s: dict[Peer, float] = {}
@@ -86,14 +90,25 @@ class Bouncer:
     def close(self) -> None:
         """Stop watching connections."""
         self._over.set()
+        self._alarm.set()
         if self._thread is not None:
             self._thread.join(2.0)
 
     def _run(self) -> None:
         pause_s, looked_s, count = _QUIET_LOOK_S, -math.inf, 0
-        while not self._over.wait(pause_s):
+        while not self._over.is_set():
+            is_alarmed = self._alarm.wait(pause_s)
+            if is_alarmed:
+                self._over.wait(_ALARMED_S)
+                self._alarm.clear()
             now_s, before, count = time.monotonic(), count, _open_files()
-            if pause_s == _QUIET_LOOK_S and count and count == before and now_s - looked_s < _LONGEST_S:
+            if (
+                not is_alarmed
+                and pause_s == _QUIET_LOOK_S
+                and count
+                and count == before
+                and now_s - looked_s < _LONGEST_S
+            ):
                 continue  # there are no new connections
             pause_s, looked_s = _LOOK_S if self._look(now_s) else _QUIET_LOOK_S, now_s
 

@@ -9,6 +9,7 @@ Concurrency: Flight asks the gate on the thread of each call.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,10 +43,12 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
     Args:
         tokens: The known tokens; None if no token is required.
         metrics: Counts rejected calls.
+        alarm: Set when a call is rejected, for whoever watches the connections.
     """
 
-    def __init__(self, tokens: Tokens | None, metrics: Metrics) -> None:
+    def __init__(self, tokens: Tokens | None, metrics: Metrics, alarm: threading.Event | None = None) -> None:
         self._tokens = tokens
+        self._alarm = alarm or threading.Event()
         self._metrics = metrics
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> Pass:  # noqa: ARG002 - Flight's signature
@@ -55,6 +58,7 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
         try:
             return Pass(self._tokens.rights_of(authorization_of(headers)))
         except AccessError as error:
+            self._alarm.set()
             self._metrics.errors.labels(type(error).__name__).inc()
             return Pass(_NOTHING, AccessError(str(error)))  # without a traceback, which would contain the token
 

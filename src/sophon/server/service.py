@@ -88,10 +88,11 @@ class Service(Refusing):
         metrics.in_flight_bytes.set_function(lambda: seats.held_bytes)
         self._paces = Paces()
         self._draining = threading.Event()
-        gate = Gate(access.tokens, metrics)
+        alarm = threading.Event()
+        gate = Gate(access.tokens, metrics, alarm)
         self._bouncer: Bouncer | None = None
         super().__init__(location, middleware={GATE: gate}, **access.tls_options())
-        self._bouncer = Bouncer(self.port)
+        self._bouncer = Bouncer(self.port, alarm)
 
     @property
     def accepts(self) -> bool:
