@@ -24,7 +24,8 @@ from sophon.bench.rig.processes import Server, Trainer
 from sophon.codec import RAW, Cut
 from sophon.profile.table import FloatTable, Profile
 
-CUTS = ("0:window", "2:raw", "2:webp")  # one cut of each kind; other cuts are scaled like the most similar one
+# One cut of each kind; other cuts are scaled like the most similar one.
+CUTS = ("0:window", "2:raw", "2:webp", "2:jxl1", "2:jxl3")
 _SAMPLES = 40
 
 

@@ -24,6 +24,7 @@ from sophon.bench.rig import goodput
 from sophon.bench.rig.commands import answer, say
 from sophon.bench.rig.consumer import Consumer, cnn_speed, consumer_of
 from sophon.codec.cut import Cut
+from sophon.codec.table import offered
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
 from sophon.loader.options import Planning
@@ -34,7 +35,7 @@ from sophon.profile.measure import measure
 from sophon.store import open_store
 
 # Besides the raw ones. Codecs on whole decoded pictures or on floats are slow and never smaller than these.
-_CUTS = (Cut(0, "window"), Cut(2, "webp"), Cut(2, "zstd"))
+_CUTS = (Cut(0, "window"), Cut(2, "webp"), Cut(2, "jxl1"), Cut(2, "jxl3"), Cut(2, "zstd"))
 _ROUNDS = 3
 _TIMEOUT_S = 600.0  # at a tenth of a core and a slow link a request takes long
 _COUNTS = ("samples", "link_bytes", "smaller_cuts", "retries", "finish_cpu_s", "storage_cpu_s", "waited_s")
@@ -180,7 +181,7 @@ class Trainer:
         """Measure every sample of a folder at the useful cuts, several times, on this CPU."""
         store = open_store(path)
         done = itertools.count(1)
-        cuts = [cut for cut in cuts_to_profile(RECIPE) if cut.codec == "raw" or cut in _CUTS]
+        cuts = [cut for cut in cuts_to_profile(RECIPE, offered(RECIPE)) if cut.codec == "raw" or cut in _CUTS]
         count = (_ROUNDS + 1) * len(store)
         # The first round builds the index of every file; only steady epochs count.
         profiles = [
