@@ -54,7 +54,8 @@ def bench_first_command(
             scenario = Scenario(data=data, like=likes[0] if likes else "imagenet", count=count)
             if data is not None and source_of(scenario, like) is None:
                 continue
-            folders[like] = prepare(scenario, like, work, lambda done, of: report("photos", done, of)).folder
+            name = like if data is None or (data / like).is_dir() else data.resolve().name
+            folders[name] = prepare(scenario, like, work, lambda done, of: report("photos", done, of)).folder
         result = bench_first(folders, link, cores, consumer, repeats, report)
     show(result, json_target, _print_first)
 
