@@ -133,3 +133,15 @@ def test_a_cache_that_cannot_be_written_is_no_error_and_a_path_of_the_users_is(w
         with pytest.raises(ConfigError, match=r"cannot be saved to .*give another path"):
             KeptProfile(path, is_cache=False).save(profile)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder.parquet"]
+
+
+def test_a_plan_from_a_kept_profile_does_not_count_on_the_training_step_of_the_run_before(server, whole, tmp_path):
+    path = tmp_path / "profile.parquet"
+    said = Profile.load(whole).provenance["resources"]
+    _with(path, whole, resources={**said, "consumer_samples_per_s": 0.5, "link_bytes_per_s": 1e5})
+    loader = _loader(server, profile=path)
+    for _ in loader:
+        break
+    assert loader.plan is not None
+    assert loader.plan.prediction.bottleneck != "consumer"
+    assert loader.plan.resources.consumer_samples_per_s > 0.5

@@ -583,7 +583,9 @@ class Planner:
         pipeline, dataset = self._samples.pipeline, self._samples.opened.fingerprint
         profile.require(pipeline=pipeline.fingerprint, dataset=dataset, recipe=in_words(pipeline))
         said = profile.provenance.get("resources")
-        resources = Resources.from_json(said) if said else None
+        # The training step may be a different one today: a plan that leaves files whole since the last one was slow would
+        # hold up a fast one for an epoch, while a plan for a fast step holds up none.
+        resources = Resources.from_json(said).having(consumer_samples_per_s=math.inf) if said else None
         own_s = profile.provenance.get("own_s", 0.0)
         self._recorder.recall(profile)
         self._resources = resources
