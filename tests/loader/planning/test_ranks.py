@@ -127,7 +127,7 @@ def test_a_kept_profile_is_good_for_another_number_of_ranks(server, tmp_path):
     list(loader)
     told = loader._planner._resources
     again = _loader(server, 0, 1, profile=path)
-    assert again._planner._resources == told
+    assert again._planner._resources == told.having(consumer_samples_per_s=math.inf)  # its training step may differ
     # It has seen half of the samples, and says so: the others are measured, or guessed, anew.
     seen = again._planner._recorder.seen
     assert seen == COUNT // 2
