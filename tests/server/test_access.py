@@ -380,7 +380,7 @@ def test_a_server_whose_certificate_is_not_there_ends_with_words(images):
 
 def test_the_file_that_the_readme_makes_opens_the_node_by_the_variable_too(tmp_path, monkeypatch):
     readme = Path(__file__, "../../../README.md").resolve().read_text()
-    command = re.search(r"^python (-c .*) > tokens$", readme, re.MULTILINE)[1]
+    command = re.search(r"^\(umask 077; python (-c .*) > tokens\)$", readme, re.MULTILINE)[1]
     made = subprocess.run([sys.executable, *shlex.split(command)], check=True, capture_output=True, text=True).stdout
     (tmp_path / "tokens").write_text(made)
     images = make_images(tmp_path / "images", 2)

@@ -35,7 +35,7 @@ def report(
     json_target: str | None,
     **rates: float | None,
 ) -> None:
-    """Show a result, a profile or a plan as text, a table and figures.
+    """Show a result, profile or plan as text, table and figures.
 
     RESULT is a file written by `sophon demo` or `sophon bench paper --json`. A PROFILE is shown with plans for the link
     and cores that its loader measured, or otherwise for 500mbit, 2 storage cores and 8 trainer cores.

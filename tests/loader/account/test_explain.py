@@ -180,7 +180,7 @@ def test_the_planners_verdict_is_part_of_it(server):
     spent = Spent(3, 10.0, Stats(samples=1000, waited_s=9.0), 10, True)
     text = explain_epoch(spent, _setup(is_remote=True), None, loader.plan)
     assert "policy=" not in text
-    assert "whole files" in text or "no other choice among the cuts measured would be faster" in text
+    assert "although the plan expects the " in text or "no other choice among the cuts measured would be faster" in text
 
 
 def test_what_is_read_from_a_bucket_is_counted_once_and_not_called_a_disk():
