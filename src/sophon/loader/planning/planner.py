@@ -583,8 +583,8 @@ class Planner:
         pipeline, dataset = self._samples.pipeline, self._samples.opened.fingerprint
         profile.require(pipeline=pipeline.fingerprint, dataset=dataset, recipe=in_words(pipeline))
         said = profile.provenance.get("resources")
-        # Today's training step may be faster: a plan that leaves files whole because the last one was slow would hold it
-        # up for an epoch, whereas a plan for a fast step holds up none.
+        # Today's training step may be faster: a plan that leaves files whole because the last one was slow would hold
+        # it up for an epoch, whereas a plan for a fast step holds up none.
         resources = Resources.from_json(said).having(consumer_samples_per_s=math.inf) if said else None
         own_s = profile.provenance.get("own_s", 0.0)
         self._recorder.recall(profile)
