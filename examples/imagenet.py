@@ -203,7 +203,7 @@ def describe_loader(loader: sophon.DataLoader) -> str:
     stats = loader.stats
     cuts = ", ".join(f"{count / max(stats.samples, 1):.0%} {cut}" for cut, count in stats.cuts.most_common(4))
     return (
-        f"{stats.samples:,} samples, {format_bytes(stats.link_bytes)} read ({cuts}); the model waited "
+        f"{stats.samples:,} samples, {format_bytes(stats.link_bytes)} over the link ({cuts}); the model waited "
         f"{format_seconds(stats.waited_s)}, storage spent {format_seconds(stats.storage_cpu_s)} of CPU"
     )
 

@@ -1,4 +1,4 @@
-"""`python -m sophon`: the command line, where the `sophon` script is not on the path."""
+"""`python -m sophon`: the command line, for use when the `sophon` script is not on the path."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Every file that this project keeps appears under its name only when it is whole (`replacing`).
 
 The header of a versioned file is in the Parquet metadata under ``sophon``, with its CRC-32 next to it; pages carry
-Parquet's own checksums, so that a flipped bit is detected instead of being planned with. The same table and header give
+Parquet's own checksums, so a flipped bit is detected rather than planned with. The same table and header give
 the same bytes: nothing here reads a clock.
 
 Limits:
@@ -80,7 +80,7 @@ def package_versions() -> dict[str, str]:
 def replacing(path: str | os.PathLike[str], *, sync: bool = False, beside: Path | None = None) -> Iterator[BinaryIO]:
     """Write a file that replaces `path` when the ``with`` block ends, whole or not at all.
 
-    It is written under another name in the same folder, since a rename is atomic within one file system only. The
+    It is written under a temporary name in the same folder, since a rename is atomic within one file system only. The
     temporary name is new and cannot be guessed: threads, processes and hosts that share the folder never write to the
     same file, and no other process can have put a link there. If several write at once, the last one wins. The
     permissions are those that the umask leaves.
@@ -89,14 +89,14 @@ def replacing(path: str | os.PathLike[str], *, sync: bool = False, beside: Path 
         path: Where the file goes. An existing file is replaced; a link is replaced rather than followed.
         sync: Whether the content must be on disk before the rename. Without that a power cut may leave an empty file,
             which is acceptable if readers notice and the content can be regenerated.
-        beside: Folder on the same file system to write it in; by default the folder of `path`.
+        beside: Folder for the temporary file, on the same file system; by default the folder of `path`.
 
     Yields:
         The file, open for writing.
 
     Raises:
-        OSError: It cannot be written or renamed. Whatever is raised, the previous file stays and no other file is left.
-            Only a killed process leaves its ``.sophon.*.partial`` behind, until `remove_leftovers` is called.
+        OSError: The file cannot be written or renamed. Whatever is raised, the previous file stays and no other file is
+            left. Only a killed process leaves its ``.sophon.*.partial`` behind, until `remove_leftovers` is called.
     """
     target = Path(path)
     file, partial = _begun(beside or target.parent)
@@ -228,7 +228,7 @@ def load(path: str | os.PathLike[str], *, format: str, version: int) -> Iterator
         The open file; closed at the end of the block.
 
     Raises:
-        ArtifactError: The file is missing, damaged, of another format or of another version.
+        ArtifactError: The file is missing or damaged, or has a different format or version.
     """
     source = Path(path)
     with _opened(source) as (parquet, header):
@@ -283,14 +283,14 @@ def require_fingerprints(
     remedy: str,
     words: Mapping[str, tuple[str, str]] | None = None,
 ) -> None:
-    """Raise when a fingerprint differs from the expected one, with both shown.
+    """Raise when a fingerprint differs from the expected one; the message shows both.
 
     Args:
-        what: What carries them, such as ``profile photos.parquet``.
+        what: What carries the fingerprints, such as ``profile photos.parquet``.
         found: The fingerprints that it carries.
         expected: Those of the present job; a name whose value is None is not compared.
         remedy: What to do about it, as a full sentence.
-        words: What each name stands for there and here, in words; "" if not known.
+        words: What each fingerprint stands for in the file and in this job, in words; "" if not known.
     """
     for name, value in expected.items():
         if value is not None and found.get(name) != value:
@@ -313,7 +313,7 @@ def _listed(types: Mapping[str, pa.DataType]) -> str:
 def _translated(path: Path) -> Iterator[None]:
     try:
         yield
-    except ARROW_ERRORS as error:  # to the user all of them mean one thing
+    except ARROW_ERRORS as error:  # to the user all of them mean the same
         first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ArtifactError(f"{path}: the file is damaged ({first}); recreate it or fetch an intact copy.") from error
 

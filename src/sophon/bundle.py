@@ -1,4 +1,4 @@
-"""Bundles: the fields of one sample, one after another, as one piece of bytes.
+"""Bundles: the fields of one sample, one after another, as one byte string.
 
 A sample with one field is its file. A sample with several fields (a picture with its mask, a recording with its text)
 is a bundle of them, on disk reads, on the link and in caches alike; code that only passes samples on need not know what
@@ -59,7 +59,7 @@ def unpack(data: bytes | memoryview, parts: int) -> list[memoryview]:
 
 
 def divided(data: bytes, others: int) -> tuple[bytes, list[memoryview]]:
-    """Return the first part of a bundle and the others, which are passed on unchanged; all of it if there are none."""
+    """Return the first part of a bundle and the others, which are passed on unchanged; all data if there are none."""
     if not others:
         return data, []
     first, *rest = unpack(data, 1 + others)

@@ -5,7 +5,7 @@
     sophon.Error
     ├── ConfigError            a wrong argument, spec or pipeline, detected before any sample is touched
     │   └── RankError          it is not known yet which of several training processes this is
-    ├── ArtifactError          a saved file that is damaged, of another version or of another job
+    ├── ArtifactError          a saved file that is damaged or belongs to a different version or job
     ├── StoreError             a data set or sample that cannot be read
     ├── OpError                an op failed on one sample; carries op, position and sample
     ├── BudgetError            more samples are bad than the user allows
@@ -13,9 +13,9 @@
     ├── BatchTimeoutError      a batch did not arrive within the user's timeout; also a TimeoutError
     └── TransportError         something went wrong between the trainer and storage
         ├── UnavailableError   no storage node answered within the deadline; also a ConnectionError
-        ├── RetryableError     one request failed, and may succeed later or elsewhere; loaders try again by themselves
-        │   └── UpstreamError  a relay is well, but its node is not, or cannot be reached from there
-        ├── AccessError        a token, certificate or right that is missing or wrong
+        ├── RetryableError     one request failed, and may succeed later or elsewhere; loaders retry automatically
+        │   └── UpstreamError  a relay works, but its node does not, or cannot be reached from the relay
+        ├── AccessError        a token, certificate or permission that is missing or wrong
         └── ProtocolError      the other side sent something it must never send
             └── PayloadError   a payload that its codec cannot decode
 
@@ -154,7 +154,7 @@ _UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u20
 def printable(text: str) -> str:
     """Return text from others in a form that is safe to show, with control and unencodable characters escaped.
 
-    A name or a message with escape sequences in it could clear a screen, hide lines or forge others. Line ends and tabs
+    A name or message that contains escape sequences could clear a screen, hide lines or forge them. Line ends and tabs
     stay.
     """
     return _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -24,5 +24,5 @@ def install_command(extra: str) -> str:
         if url.scheme == "file" and Path(path).exists():
             source = path
     except (metadata.PackageNotFoundError, OSError, ValueError, AttributeError):
-        pass  # not installed by pip, or by one that records something else
+        pass  # not installed by pip, or by a version that records something else
     return f'pip install "{source}[{extra}]"'

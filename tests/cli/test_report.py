@@ -36,7 +36,7 @@ def test_files_are_recognised_by_their_content(folder, name):
     done = run(plain, "--out", folder / "out")
     assert done.exit_code == 0, done.output
     assert "training waits for" in done.stdout
-    assert "report.html: the page, with" in done.stdout.replace("\n", "")
+    assert "report.html: the report, with" in done.stdout.replace("\n", "")
     assert (folder / "out" / "report.html").exists()
 
 

@@ -4,6 +4,7 @@ import json
 import warnings
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from sophon.doctor.finding import ADVICE, FAULT, FINE
@@ -34,16 +35,19 @@ def _write(folder, masks, boxes=None):
     return address
 
 
-def _found(address):
+def _findings(address):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that targets are missing
         transport = open_path(address)
     opened = transport.open(STEPS)
     try:
-        findings = list(examine_fields("here", transport, opened, STEPS, range(opened.samples)))
+        return list(examine_fields("here", transport, opened, STEPS, range(opened.samples)))
     finally:
         transport.close()
-    return {(finding.level, finding.text.partition(":")[0]) for finding in findings}
+
+
+def _found(address):
+    return {(finding.level, finding.text.partition(":")[0]) for finding in _findings(address)}
 
 
 def test_fields_that_fit_together_are_fine(tmp_path):
@@ -67,3 +71,20 @@ def test_a_mask_that_cannot_be_decoded_is_named(tmp_path):
     path = tmp_path / "data/masks/1.png"
     path.write_bytes(path.read_bytes()[:40] + bytes(len(path.read_bytes()) - 40))
     assert (FAULT, "1 of 2 samples have a field that cannot be read") in _found(address)
+
+
+def test_a_mask_that_the_loader_would_refuse_is_found(tmp_path):
+    address = _write(tmp_path / "data", [(40, 30)] * 2)
+    Image.new("RGB", (40, 30)).save(tmp_path / "data/masks/1.png")
+    assert _found(address) == {(FAULT, "1 of 2 samples have a mask that training would refuse")}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"), [((0, 7, 200), "0 … 200"), ((0, 20, 255), "0 … 20 and 255"), ((0, 0, 255), "0 … 0 and 255")]
+)
+def test_the_numbers_in_masks_are_shown_so_that_one_knows_how_many_classes_there_are(tmp_path, numbers, shown):
+    address = _write(tmp_path / "data", [(40, 30)] * len(numbers))
+    for place, number in enumerate(numbers):
+        Image.new("L", (40, 30), number).save(tmp_path / f"data/masks/{place}.png")
+    (finding,) = _findings(address)
+    assert finding.text.endswith(f"image, mask fit together; numbers in mask: {shown}")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon.errors import ProtocolError, StoreError
-from sophon.link.closed import Room, is_clock, opened_batch
+from sophon.link.closed import Room, enclosed, opened_batch, parts_of
 from sophon.link.wire import REPLY_SCHEMA, Reply, StreamClock, batch_of, raw_batch
 
 PAYLOADS = st.lists(st.binary(max_size=300), min_size=1, max_size=8)
@@ -48,9 +48,18 @@ def test_payloads_are_not_copied():
     assert opened.column("payload").buffers()[2].address == room.payloads.address
 
 
-def test_a_clock_is_no_batch():
-    assert is_clock(pa.py_buffer(StreamClock().to_bytes()))
-    assert not is_clock(batch_of([Reply(0)]).serialize())
+@given(PAYLOADS, st.sampled_from([b"", StreamClock().to_bytes(), StreamClock(1 / 3, 2e9, 7, 1 << 60, 0.1).to_bytes()]))
+def test_a_clock_and_a_batch_in_one_envelope_are_told_apart(payloads, clock):
+    replies = [Reply(position, payload=data) for position, data in enumerate(payloads)]
+    room = Room(len(replies), sum(map(len, payloads)))
+    batch = batch_of(replies, room)
+    for envelope in (room.enclosed(batch, clock), enclosed(batch, clock)):
+        found, message = parts_of(envelope)
+        assert found.rstrip() == clock
+        assert message.to_pybytes() == batch.serialize().to_pybytes()
+        assert opened_batch(message, REPLY_SCHEMA).equals(batch)
+    if clock:
+        assert parts_of(pa.py_buffer(clock)) == (clock, None)
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
@@ -62,7 +71,7 @@ def test_what_is_compressed_stays_closed(codec):
         stream.write_batch(batch)
     reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
     reader.read_next_message()  # the schema
-    with pytest.raises(ProtocolError, match="not compressed"):
+    with pytest.raises(ProtocolError, match="uncompressed record batch"):
         opened_batch(reader.read_next_message().serialize(), REPLY_SCHEMA)
 
 

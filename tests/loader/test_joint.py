@@ -1,5 +1,6 @@
 """Recipes over picture, mask, boxes, keypoints and labels, through loaders: torchvision's samples, wherever ops run."""
 
+import contextlib
 import random
 import shutil
 import warnings
@@ -127,6 +128,29 @@ def test_a_cache_keeps_whole_masks_where_the_crop_is_not_made_yet(data, node, tm
     cache = sophon.Cache("1:webp", folder=tmp_path)
     for _ in range(2):
         check(two_epochs(node.url, cache=cache, num_workers=0)[0], RECIPE, data[1])
+
+
+@pytest.mark.parametrize("options", ["images=pictures&masks=masks", "images=pictures"])
+@pytest.mark.parametrize("where", ["node", "path"])
+def test_a_window_that_would_be_the_whole_file_is_not_reported_as_less_than_requested(tmp_path, where, options):
+    """Neither if the server makes it itself nor if a child does, as for samples with masks."""
+    for name in ("pictures", "masks"):
+        (tmp_path / name).mkdir()
+    for number in range(4):
+        Image.new("RGB", (40, 30)).save(tmp_path / f"pictures/{number}.jpg")
+        Image.new("L", (40, 30)).save(tmp_path / f"masks/{number}.png")
+    has_masks = "masks" in options
+    source = f"{tmp_path}?{options}" if has_masks else f"{tmp_path}/pictures"
+    sample = ("image", "mask") if has_masks else ("image",)
+    steps = Joint(v2.Compose([v2.CenterCrop(64), v2.ToImage()]), sample)
+    options = ("--cache-dir", str(tmp_path / "cache"))
+    with LocalServer(source, 1, options=options) if where == "node" else contextlib.nullcontext() as server:
+        address = source if server is None else server.url
+        with sophon.DataLoader(address, steps, policy="0:window", batch_size=2) as loader:  # warnings are errors
+            assert len(list(loader)) == 2
+            assert loader.stats.cuts == {"0:raw": 4}
+            assert loader.stats.smaller_cuts == 0
+            assert "less than requested" not in loader.explain()
 
 
 def test_masks_are_cut_down_with_their_picture(data, node):
@@ -374,7 +398,7 @@ def test_a_step_that_does_not_depend_on_the_seed_is_told_of(data):
         ("image", "expected more than the picture"),
         (("mask",), "expected the picture once"),
         (("image", "image"), "expected the picture once"),
-        (("image", 3), "expected names of fields"),
+        (("image", 3), "expected field names"),
         (("image", "depth"), "no column 'depth'"),
         (("image", "label"), "has no labels"),
     ],

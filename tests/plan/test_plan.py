@@ -72,6 +72,15 @@ def test_a_plan_explains_itself_in_words():
     ]
 
 
+def test_a_plan_that_could_not_weigh_all_cuts_says_so(tmp_path):
+    untried = float("inf")
+    profile = profile_of([[1000, untried]] * 10, [[0, untried]] * 10, [[0.2, untried]] * 10)
+    plan = make_plan(profile, Resources(1000, 1, 1, 0.6))
+    plan.save(tmp_path / "plan.parquet")
+    for one in (plan, Plan.load(tmp_path / "plan.parquet")):
+        assert one.explain().splitlines()[-1] == "No plan with the cuts measured so far can be faster."
+
+
 def test_an_explanation_says_how_near_the_best_the_plan_is():
     text = make_plan(PROFILE, RESOURCES.having(consumer_samples_per_s=float("inf"))).explain()
     assert "No plan can" in text

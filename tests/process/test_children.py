@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from sophon.process.children import children_of, tree_cpu_s
+from sophon.process.children import children_of, kill_tree, tree_cpu_s
+from tests.support.waiting import wait_until
 
-_TICKS_S = 0.03  # the kernel counts in hundredths
+_TICKS_S = 0.03  # of a child that has ended, the kernel counts hundredths
 _BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 _CHILD = f"{_BURN}print('burnt', flush=True)\nimport sys\nsys.stdin.read()\n"
 _PARENT = f"""
@@ -44,3 +46,25 @@ def test_a_process_that_is_gone_is_not_taken_for_one_that_was_idle():
         process.wait()
     with pytest.raises(FileNotFoundError):
         tree_cpu_s(process.pid)
+
+
+def test_the_cpu_of_a_running_process_is_counted_more_finely_than_in_hundredths(parent):
+    assert parent.stdout.readline() == "burnt\n"
+    (child,) = children_of(parent.pid)
+    found_s = {tree_cpu_s(child), tree_cpu_s(parent.pid)}
+    assert any(abs(spent_s * 100 - round(spent_s * 100)) > 1e-6 for spent_s in found_s)
+
+
+def test_what_a_killed_process_has_started_ends_with_it(parent):
+    assert parent.stdout.readline() == "burnt\n"
+    (child,) = children_of(parent.pid)
+    kill_tree(parent.pid)
+    parent.wait()
+    wait_until(lambda: not runs(child), "the child lives")
+
+
+def runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False

@@ -108,10 +108,10 @@ def test_a_manifest_keeps_its_fields(shards, tmp_path):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("fields=image,seg.png,seg.png", "different member endings"),
+        ("fields=image,seg.png,seg.png", "distinct member endings"),
         ("fields=jpg,image", "comes first"),
-        ("fields=image, ", "different member endings"),
-        ("fields=image,../x", "different member endings"),
+        ("fields=image, ", "distinct member endings"),
+        ("fields=image,../x", "distinct member endings"),
         ("files=.npy&fields=image,npy", "give only one of them"),
     ],
 )

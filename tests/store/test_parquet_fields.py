@@ -70,7 +70,7 @@ def test_a_row_without_a_mask_is_an_error_that_names_sample_and_field(tmp_path):
         ("image,depth", StoreError, "no byte column 'depth'; choose from image, mask, feature"),
         ("image,label", StoreError, "no byte column 'label'"),
         ("nothing,mask", StoreError, "no byte column 'nothing'"),
-        ("image", ConfigError, "names of different columns"),
+        ("image", ConfigError, "distinct column names"),
     ],
 )
 def test_fields_that_cannot_be_are_refused(tmp_path, fields, kind, words):

@@ -20,7 +20,7 @@ import pyarrow as pa
 from sophon.codec import Cut
 from sophon.errors import ConfigError, ProtocolError
 from sophon.link.answer import opened_from, parse_answer
-from sophon.link.closed import is_clock, opened_batch
+from sophon.link.closed import enclosed, opened_batch, parts_of
 from sophon.link.wire import REPLY_SCHEMA, Reply, Request, StreamClock, agreed, batch_of, replies_of
 from sophon.pipeline import Pipeline, ops
 from tests.support.answer import ANSWER
@@ -128,13 +128,13 @@ def _answer(rng: random.Random) -> Callable[[], object]:
 
 
 def _batch(rng: random.Random) -> Callable[[], object]:
-    whole = batch_of(REPLIES).serialize().to_pybytes()
+    whole = enclosed(batch_of(REPLIES), rng.choice([b"", StreamClock().to_bytes()])).to_pybytes()
     envelope = pa.py_buffer(mutated_bytes(whole, rng))
 
     def take() -> object:
-        if is_clock(envelope):
-            return StreamClock.from_bytes(envelope.to_pybytes())
-        return list(replies_of(opened_batch(envelope, REPLY_SCHEMA), REQUEST))
+        clock, message = parts_of(envelope)
+        told = StreamClock.from_bytes(clock) if clock else None
+        return told, [] if message is None else list(replies_of(opened_batch(message, REPLY_SCHEMA), REQUEST))
 
     return take
 

@@ -1,9 +1,9 @@
 """`sophon bench calls`: a slow user step, compared with torch's DataLoader on the same files.
 
 The step is pure Python and holds the GIL, as custom augmentations do. Both loaders get the same recipe, batch size and
-number of workers; whole epochs take turns, in strict order, and the figure is the median. Sophon reads a path, then a
-storage node in another process with ``policy="optimal"``. That node runs on the same machine and takes its CPU from the
-same cores, so CPU seconds are counted too, those of the node apart from those of the loader and its workers.
+number of workers; whole epochs take turns, in strict order, and the median is reported. Sophon reads local files, and
+then from a storage node in another process with ``policy="optimal"``. That node runs on the same cores, so CPU seconds
+are counted too, those of the node separately from those of the loader and its workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sophon.loader.options import Planning
 from sophon.process.children import tree_cpu_s
 
 _BATCH_SIZE = 16
-_WARM_UP = 2  # epochs: the first fills the page cache and is measured, the second is the first with a plan
+_WARM_UP = 2  # epochs: the first fills the page cache and takes measurements; the second is the first with a plan
 
 
 class Spin:
@@ -57,12 +57,12 @@ def bench_calls(
         folder: Images, in class folders or not.
         step_s: CPU seconds of the user's own step.
         workers: Worker processes of each loader.
-        rounds: Number of timed epochs for each.
+        rounds: Number of timed epochs per loader.
         on_step: Called with the name, number and count of the next step.
 
     Returns:
         ``{"samples": …, "workers": …, "step_s": …, "per_s": {"torch": …, "local": …, "node": …}, "cpu_s": {"torch":
-        {"here": …, "node": …}, …}}``; `cpu_s` is per sample, by the processes that spend it.
+        {"here": …, "node": …}, …}}``; `cpu_s` is per sample, by the processes that used it.
     """
     report = on_step or nothing
     torchvision = import_torchvision()
@@ -105,6 +105,6 @@ def bench_calls(
 
 
 def _cpu_s(node: int) -> tuple[float, float]:
-    """Return the CPU seconds so far of this process with its workers, and of the node, which it has started too."""
+    """Return the CPU seconds so far of this process with its workers, and of the node, which is also its child."""
     of_node = tree_cpu_s(node)
     return tree_cpu_s(os.getpid()) - of_node, of_node

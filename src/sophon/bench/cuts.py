@@ -31,7 +31,7 @@ class CutsResult:
     """All cuts on one set of files.
 
     Args:
-        rows: One per cut; the first is the raw file.
+        rows: One row per cut; the first is the raw file.
         raw_bytes: Mean size of a file.
         best_bytes: Mean payload if every sample takes its own smallest cut.
         best_share: Share of the samples for which each cut is the smallest.
@@ -68,7 +68,7 @@ def measure_cuts(
         samples: Files to run on.
         epoch: Epoch whose random boxes are used.
         seed: Seed of the random boxes.
-        on_sample: Called with the number of samples done and their count.
+        on_sample: Called with the number of samples done and the total.
     """
     cuts = cuts_to_measure()
     payload_bytes = np.zeros((len(samples.files), len(cuts)))

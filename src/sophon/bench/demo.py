@@ -1,4 +1,4 @@
-"""The scenario of `sophon demo`: a small real network is trained from a real server over a slow link, policy by policy.
+"""The scenario of `sophon demo`: a small network is trained from a real server over a slow link, policy by policy.
 
 Everything is real except the link, which is the server's own token bucket (`sophon serve --limit`), so that neither
 root nor a second machine is needed. One epoch is measured; then every policy trains the same network, from the same
@@ -47,7 +47,7 @@ class DemoSettings:
         epochs: Epochs per policy.
         policies: Names of the policies, `none` first.
         data: Description of the images.
-        like: Which data set of the paper they are like.
+        like: Which of the paper's data sets the images resemble.
     """
 
     folder: Path
@@ -123,7 +123,7 @@ def run_demo(settings: DemoSettings, on_batch: OnBatch) -> dict[str, Any]:
 
 
 class _Training:
-    """One policy's network, from the same seed as all others'."""
+    """One policy's network, with the same seed as all others."""
 
     def __init__(self, loader: DataLoader, epochs: int) -> None:
         torch.manual_seed(0)

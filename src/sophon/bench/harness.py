@@ -1,4 +1,4 @@
-"""Times contestants against each other: interleaved, in CPU time, as ratios.
+"""Times contestants against each other: interleaved, in CPU time.
 
 Machines are shared and noisy. Contestants therefore take turns on every item of every round, so that a slow moment hits
 all of them; the thread's CPU time is measured, not wall time; and the reported figure is the median of the rounds.

@@ -1,4 +1,4 @@
-"""`sophon bench isolation`: the cost of running ops in worker processes instead of threads of the server."""
+"""`sophon bench isolation`: the cost of running ops in child processes instead of threads of the server."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def bench_isolation(
         count = transports["thread"].open(RECIPE).samples
         for number, cut in enumerate(cut for cut in CUTS if cut in legal):
             report(cut, number, len(CUTS))
-            # Not counted: indexes are built. If no sample can be cut, both would only send whole files.
+            # A warm-up that builds indexes. If no sample can be cut, both servers would only send whole files.
             if not all(_fetch_all(transports[kind], pool, Cut.parse(cut), 0, count) for kind in KINDS):
                 continue
             rows: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}

@@ -97,7 +97,7 @@ def _fetch(transport: FlightTransport, samples: tuple[int, ...]) -> int:
 
 
 class _SocketServer:
-    """Sends some files over a plain TCP connection whenever it is asked to."""
+    """Sends some files over a plain TCP connection on request."""
 
     def __init__(self, paths: list[str], sizes: list[int]) -> None:
         self._sizes = sizes

@@ -1,8 +1,9 @@
 """`sophon bench loader`: our loader in local mode compared with torch's DataLoader and torchvision, on the same files.
 
-Both get the same recipe, batch size and number of workers; whole epochs take turns, and the figure is the median.
+Both get the same recipe, batch size and number of workers; whole epochs take turns, and the median is reported.
 torch's workers are kept alive between epochs, so that starting them does not count. CPU time is that of the process and
-its workers; its ratio is the median over pairs of epochs, one of each loader, which makes it steadier than either.
+its workers; its ratio is the median over pairs of epochs, one of each loader, which varies less than the times
+themselves.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def bench_loader(folder: Path, seconds: float, on_step: OnStep | None = None) ->
 
     Returns:
         ``{"workers": {"0": {"sophon_per_s", "torch_per_s", "sophon_cpu_ms", "torch_cpu_ms", "cpu_ratio"}, …},
-        "samples": …}``: samples per second, and CPU milliseconds for each of them.
+        "samples": …}``: samples per second, and CPU milliseconds per sample.
     """
     report = on_step or nothing
     torchvision = import_torchvision()
@@ -99,7 +100,7 @@ def _race(loaders: dict[str, Any], samples: int, seconds: float) -> dict[str, fl
 
 
 def _cpu_s() -> float:
-    """Return the CPU seconds of this process, and of its workers by the kernel's ticks."""
+    """Return the CPU seconds of this process and its workers; those of workers are counted in the kernel's ticks."""
     return time.process_time() + sum(tree_cpu_s(child) for child in children_of(os.getpid()))
 
 

@@ -80,7 +80,7 @@ def bench_ops(samples: Samples, seconds: float, on_step: OnStep | None = None) -
         *((op.name(), op, stages[3]) for op in _ON_CROP),
         *((op.name(), op, stages[5]) for op in _ON_TENSOR),
     ]
-    # Those for pictures that have been cropped; `window` works on files.
+    # Codecs for cropped pictures; `window` works on files.
     codecs = [name for name in offered() if _takes_pictures(codec_named(name))]
     names = [*(name for name, _, _ in steps), "recipe", *codecs]
     report = on_step or nothing
@@ -91,7 +91,7 @@ def bench_ops(samples: Samples, seconds: float, on_step: OnStep | None = None) -
             report(name, number, len(names))
             result["ops"][name] = _race_op(op, items, references.get(name), slice_s)
         report("recipe", len(steps), len(names))
-        # The figure that matters most gets four slices of the time.
+        # The most important figure gets four slices of the time.
         result["recipe"] = _race_recipe(stages[0], references, 4 * slice_s)
         for number, name in enumerate(codecs, len(steps) + 1):
             report(name, number, len(names))
@@ -142,7 +142,7 @@ def _race_recipe(items: list[_Item], references: dict[str, Reference], seconds: 
                 value = step(value, params)
             return value
 
-        for item in items[:4]:  # a yardstick that does something else would measure nothing
+        for item in items[:4]:  # a reference that does different work would measure nothing
             expected = RECIPE.run(item.value, item.key)
             assert expected.tobytes() == theirs(item).numpy().tobytes()
         contestants["torchvision"] = theirs
@@ -194,7 +194,7 @@ def _references(torchvision: Any) -> dict[str, Reference]:
 
     def by_chance(apply: Callable[[Any], Any]) -> Reference:
         def run(picture: Image.Image, chosen: bool) -> Any:
-            _ = bool(torch.rand(1) < 0.5)  # drawn and compared as torchvision does; then ours is used
+            _ = bool(torch.rand(1) < 0.5)  # torchvision's draw and comparison, for their cost; our choice is used
             return apply(picture) if chosen else picture
 
         return run

@@ -48,7 +48,7 @@ def _tensor() -> Any:
 
 
 def _tensor_augmented() -> Any:
-    """Return the training preset on tensors, with steps that have no op."""
+    """Return the training preset on tensors, including steps for which there is no op."""
     import torch
     from torchvision.transforms import v2
 
@@ -104,7 +104,7 @@ def _timm_evaluation() -> Any:
 
 
 def _view(size: int, scale: tuple[float, float], jitter: Sequence[float], blur: float, solarize: float = 0.0) -> Any:
-    """Return a SimCLR or DINO view, which differ only in their parameters."""
+    """Return a view for SimCLR or DINO; the two differ only in their parameters."""
     from torchvision import transforms as T  # noqa: N812 - torchvision's own habit
 
     steps = [
@@ -190,7 +190,7 @@ def _ssd(*, is_lite: bool = False) -> Any:
 
 
 def _audio() -> Any:
-    """Return a recipe for one second of sound, as waveform classifiers take it."""
+    """Return a recipe for one second of sound, as used by waveform classifiers."""
     return sophon.Pipeline(
         [sophon.ops.DecodeAudio(), sophon.ops.Mono(), sophon.ops.RandomTimeCrop(44_100, pad_if_needed=True)]
     )
@@ -245,7 +245,7 @@ VOLUMES: dict[str, Callable[[], Any]] = {"nifti": _nifti, "chunked": _chunked}
 
 
 def recipe_named(name: str) -> Any:
-    """Return a recipe; its library must be installed."""
+    """Return a recipe by name; its library must be installed."""
     if name in VOLUMES:
         return VOLUMES[name]()
     known = RECIPES | JOINTS | SOUNDS

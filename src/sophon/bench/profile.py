@@ -1,8 +1,8 @@
 """`sophon bench profile`: the cost of profiling a first epoch.
 
 A real server runs on loopback with no limit on the link, so that the trainer's CPU is the bottleneck and no cost is
-hidden. Three loaders take turns at whole first epochs: one that does not profile, one that only times ops, and one that
-profiles as it does by default, with a share of the samples in various codecs.
+hidden. Three loaders take turns, a whole first epoch each: one does not profile, one only times ops, and one profiles
+as by default, with a share of the samples in various codecs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def bench_profile(
     with LocalServer(folder, 1) as server:
         end_s = time.monotonic() + seconds
         rounds = 0
-        # The first round starts the connection, fills the page cache and the indexes of windows.
+        # The first round opens the connection, fills the page cache and builds window indexes.
         while rounds <= _MIN_ROUNDS or time.monotonic() < end_s:
             for name in _turn(rounds):
                 report(f"round {rounds}: {name}", rounds, _MIN_ROUNDS)

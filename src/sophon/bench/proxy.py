@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 
-_NO_LINGER = struct.pack("ii", 1, 0)  # close() sends a reset instead of a goodbye
+_NO_LINGER = struct.pack("ii", 1, 0)  # close() sends a TCP reset instead of a normal close
 
 
 class Proxy:
@@ -46,7 +46,7 @@ class Proxy:
             _break(pair)
 
     def reset_after(self, size_bytes: int) -> None:
-        """Break all connections after that many more bytes from the node."""
+        """Break all connections after a given number of further bytes from the node."""
         self._fuse = self.passed_bytes + size_bytes
 
     def limit(self, bytes_per_s: float | None) -> None:
@@ -111,7 +111,7 @@ class Proxy:
                         return
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
-        except OSError:  # one side is gone: the other must be told
+        except OSError:  # one side is gone: close the other too
             _break((source, sink))
 
 
@@ -119,5 +119,5 @@ def _break(pair: tuple[socket.socket, socket.socket]) -> None:
     for end in pair:
         with contextlib.suppress(OSError):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-            end.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
+            end.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from the socket
         end.close()

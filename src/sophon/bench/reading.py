@@ -1,7 +1,7 @@
 """`sophon bench reading`: samples from a store whose reads take 50 ms each, compared with reading them one by one.
 
-A loader reads in local mode and from a node on loopback, raw samples and cut ones. The pictures are small, so that
-neither link nor cores are the bottleneck: the verdict must name the store.
+A loader reads raw and cut samples, in local mode and from a node on loopback. The pictures are small, so neither the
+link nor the cores are the bottleneck: the verdict must name the store.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from sophon.pipeline import Key, Pipeline
 from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
-BATCH_SIZE = 4  # the study's
+BATCH_SIZE = 4  # as in the study
 SAMPLES = 240
 WORKERS = 2
 SLOW_SHARE = 0.05
@@ -41,7 +41,7 @@ def heavy_tail(count: int, seed: int = 0) -> list[float]:
     """Return the seconds that each sample should take: 3 ms for most, 300 ms to 1 s for one in twenty."""
     slow = round(count * SLOW_SHARE)
     low, high = SLOW_S
-    # Evenly over the range, so that every run has the same amount of work.
+    # Spread evenly over the range, so that every run has the same amount of work.
     times = [low + (high - low) * (i + 0.5) / slow for i in range(slow)] + [QUICK_S] * (count - slow)
     random.Random(seed).shuffle(times)
     return times
@@ -53,7 +53,7 @@ def bench_slow(
     """Measure samples per second of torch's loader and ours on a heavy-tailed workload.
 
     Args:
-        seconds: Time for the whole measurement; at least three epochs of each.
+        seconds: Time for the whole measurement; at least three epochs per loader.
         samples: Number of samples in the data set.
         workers: Number of workers of each loader.
         work: "cpu" or "wait".

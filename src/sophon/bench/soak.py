@@ -1,10 +1,10 @@
-"""`sophon bench soak`: trainers under load while storage nodes and links fail at random, from a seed.
+"""`sophon bench soak`: trainers under load while storage nodes and links fail at random, determined by a seed.
 
-There are three trainers: one reads from one node, one from two nodes with hedged requests, and one from one node with
+There are three trainers: one reads from one node, one from two nodes with hedged requests, and one from one node, with
 the files themselves as a fallback. `bench.cluster.soak` has more nodes, and relays.
 
 Every tensor is compared with the result of the plain pipeline, and every sample with the one expected by the epoch's
-order. The seed determines the kind, time and size of each fault; when it strikes within an epoch depends on the
+order. The seed determines the kind, time and size of each fault; at which point of an epoch it strikes depends on the
 machine.
 
 Concurrency: one thread for each trainer, one that causes faults, and one that watches the memory and files of this
@@ -50,8 +50,8 @@ _PHOTOS = 96
 _BATCH = 8
 _BUFFER_BYTES = 4 << 20
 _PAUSE_S = (2.0, 11.0)  # between two faults: about 90 in ten minutes
-_WARM_S = 0.15  # of the time, before memory is looked at
-_MOMENTS = 20  # in the timeline that is reported
+_WARM_S = 0.15  # share of the time before memory is watched
+_MOMENTS = 20  # entries in the reported timeline
 _RATES = (2e6, 5e6, 20e6, None)  # bytes per second on a connection
 
 
@@ -62,7 +62,7 @@ class Moment:
     Args:
         seconds: Seconds since the beginning.
         rss_bytes: Memory of this process.
-        files: Number of files that it had open.
+        files: Number of files that this process has open.
         samples: Number of samples delivered so far.
         faults: Number of faults survived so far.
     """
@@ -82,9 +82,9 @@ class Report:
         samples: Number of samples that all trainers delivered.
         relayed: Number of these that came through relays.
         faults: Number of faults of each kind.
-        lost: Samples that were missing from their place.
+        lost: Samples that were missing from their place in the order.
         repeated: Samples that came twice in an epoch.
-        mismatched: Samples whose bits differ from the plain pipeline.
+        mismatched: Samples whose bits differ from those of the plain pipeline.
         problem: Error that ended a trainer, if any.
         watched: The state at every second.
     """
@@ -100,7 +100,7 @@ class Report:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, **counts: int) -> None:
-        """Add to a count, which several trainers share."""
+        """Add to a count that several trainers share."""
         with self._lock:
             for name, count in counts.items():
                 setattr(self, name, getattr(self, name) + count)
@@ -114,7 +114,7 @@ class Trainee:
         data: Address, or addresses, that it opens.
         policy: Policy of its loader.
         faults: Settings of its loader for faults.
-        routes: Routes that its samples take in turn; by default what the policy says.
+        routes: Routes that its samples take in turn; by default those of the policy.
     """
 
     data: str | list[str]
@@ -124,7 +124,7 @@ class Trainee:
 
 
 Place: TypeAlias = Callable[[Path, Path, contextlib.ExitStack], tuple[list["Node"], list[Trainee]]]
-"""Starts nodes for a folder of photos, with a folder for their files; returns the nodes and who reads from them."""
+"""Starts nodes for a folder of photos, with a folder for the nodes' files; returns the nodes and their trainers."""
 
 
 def two_nodes(photos: Path, folder: Path, stack: contextlib.ExitStack) -> tuple[list[Node], list[Trainee]]:

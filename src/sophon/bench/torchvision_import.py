@@ -9,7 +9,7 @@ def import_torchvision() -> Any:
     """Return torchvision, or None if it is not installed.
 
     A torchvision wheel built for another torch cannot load its compiled operators, and its import then fails on two
-    names that no transform uses; they are declared by hand and the import is tried again.
+    operators that no transform uses; these are declared by hand, and the import is retried.
     """
     try:
         import torch

@@ -58,14 +58,14 @@ WORKLOADS = {
     "cpu": Workload(256, 0.006),
     "consumer": Workload(256, 0.001, consumer_s=0.06),
 }
-PARALLEL_READS = 8  # that the synthetic storage does side by side
+PARALLEL_READS = 8  # concurrent reads of the synthetic storage
 
 
 class SlowReads(LocalTransport):
     """A store with slow reads, some of which run concurrently, like a file server.
 
     Args:
-        store: The store of the samples.
+        store: The store that holds the samples.
         address: Name of the store in messages.
         read_s: Seconds of one read.
         parallel: Number of concurrent reads; others wait for their turn.
@@ -101,7 +101,7 @@ def bench_tune(
 
     Args:
         seconds: Time for each workload; at least three epochs of each setting.
-        names: Some of WORKLOADS.
+        names: Which of WORKLOADS to run.
         on_step: Called with the name, number and count of the next step.
 
     Returns:

@@ -35,10 +35,10 @@ from sophon.pipeline import Box, Key, needed_box
 from sophon.profile.columns import cuts_to_profile
 
 EPOCHS = 5
-BUDGETS_MS = (0.5, 1, 2, 3, 5, 8)  # CPU of a node per sample
+BUDGETS_MS = (0.5, 1, 2, 3, 5, 8)  # CPU time of a node per sample
 _SEED = 0
-_CROPPED = 2  # ops: Decode and RandomResizedCrop
-_RUN = 16  # samples that a contestant takes in a row: a node cuts one window after the other, with its caches warm
+_CROPPED = 2  # number of ops: Decode and RandomResizedCrop
+_RUN = 16  # samples that a contestant takes in a row: a node cuts one window after another, with warm caches
 _SIZE = (224, 224)  # what the recipe resizes to
 _NS_PER_MS = 1e6
 Bytes = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -66,7 +66,7 @@ class WindowResult:
         file_bytes: Mean size of these files.
         ms: CPU milliseconds per sample, by contestant.
         index_share: Bytes of the indexes divided by bytes of the files.
-        gain: Factor by which fewer bytes cross the link than the files have.
+        gain: Factor by which fewer bytes cross the link than with whole files.
         budget: The gain of the best exact plan by the CPU milliseconds that a node may spend per sample.
         progressive_ms: CPU milliseconds per progressive file, by contestant.
         progressive_made: Whether these files were made for this measurement.
@@ -177,7 +177,7 @@ def _saved_again(data: bytes) -> bytes:
 
 
 def _race(contestants: dict[str, Callable[[_Pass], object]], passes: list[_Pass], seconds: float) -> dict[str, float]:
-    """Return CPU milliseconds per pass."""
+    """Return each contestant's CPU milliseconds per pass."""
     runs = [passes[start : start + _RUN] for start in range(0, len(passes), _RUN)]
     per_run_ms = race_ms({name: _in_a_row(work) for name, work in contestants.items()}, runs, seconds)
     return {name: value * len(runs) / len(passes) for name, value in per_run_ms.items()}
@@ -199,7 +199,7 @@ def _by_pillow(data: bytes, box: Box) -> Image.Image:
 
 
 def _gains(samples: Samples, report: OnStep) -> tuple[dict[str, float], dict[float, float]]:
-    """Return the gain of each way to choose cuts, and of the best exact plan by a node's CPU milliseconds."""
+    """Return the gain of each way to choose cuts, and of the best exact plan for each CPU budget of a node."""
     cuts = cuts_to_measure(allow_lossy=True)
     timed = [cut for cut in cuts_to_profile(RECIPE) if cut.k in (0, _CROPPED)]
     rows, costs_ms = [], []
@@ -235,7 +235,7 @@ def within(sizes: Bytes, costs_ms: Bytes, budget_ms: float) -> float:
 
     Args:
         sizes: Bytes of each sample at each cut.
-        costs_ms: Milliseconds of the same; some cut of each sample must fit the budget.
+        costs_ms: Milliseconds of each sample at each cut; some cut of each sample must fit the budget.
         budget_ms: The budget.
     """
     each = np.arange(len(sizes))
@@ -265,7 +265,7 @@ def node_ms(data: bytes, sample: int, cuts: list[Cut]) -> list[list[float]]:
         row = []
         for cut in cuts:
             start_s = time.thread_time()
-            with suppress(OpError):  # refused: the cost of finding out; then the file is sent
+            with suppress(OpError):  # if refused, finding that out is the cost, and the file is sent
                 make_payload(RECIPE, data, Key(_SEED, epoch, sample), cut)
             row.append((time.thread_time() - start_s) * 1e3)
         rows.append(row)
@@ -275,7 +275,7 @@ def node_ms(data: bytes, sample: int, cuts: list[Cut]) -> list[list[float]]:
 def payload_bytes(data: bytes, sample: int, cuts: list[Cut]) -> list[list[int]]:
     """Return, for each epoch, the bytes of a sample's payload at each cut; if a cut is impossible, those of the file.
 
-    The ops run once for all cuts, and those before the first random one once for all epochs.
+    The ops run once for all cuts; those before the first random op run once for all epochs.
     """
     codecs = [codec_named(cut.codec) for cut in cuts]
     first_random = next(k for k, op in enumerate(RECIPE.ops) if op.random)

@@ -24,11 +24,11 @@ _OPTIONS = (
         f"{TOKENS_VARIABLE} may hold the same text.",
     ),
     click.option("--tls-cert", type=_FILE, help="PEM file of the certificate."),
-    click.option("--tls-key", type=_FILE, help="PEM file of its key."),
+    click.option("--tls-key", type=_FILE, help="PEM file of the certificate's key."),
     click.option(
         "--tls-client-ca",
         type=_FILE,
-        help="PEM file of the authority that signs trainers' certificates; each trainer then needs one (mutual TLS).",
+        help="PEM file of the authority that signs trainers' certificates; trainers then need one (mutual TLS).",
     ),
     click.option("--insecure", is_flag=True, help="Listen on a public address even though anyone may read."),
 )
@@ -49,7 +49,7 @@ def relay_access_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def access_from(given: Mapping[str, Any], names: list[str] | None) -> Access:
-    """Return the access rights to the data sets called `names`; None if these are not known yet."""
+    """Return the access settings for the data sets called `names`, which may be None if they are not known yet."""
     from sophon.server.access import Access
 
     tokens = _tokens(given["token_file"], names)

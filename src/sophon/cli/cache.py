@@ -15,7 +15,7 @@ from sophon.cli.output import json_option, show
 from sophon.errors import ConfigError
 from sophon.process.caches import KINDS, Entry, entries, most_bytes, remove, sweep, unused
 from sophon.process.folders import user_folder
-from sophon.units import format_bytes, format_seconds
+from sophon.units import counted, format_bytes, format_seconds
 
 
 @click.group()
@@ -90,7 +90,9 @@ def _print(result: dict[str, Any], console: Console) -> None:
     rows, bound = result["entries"], result["most_bytes"]
     most = "" if bound is None else f" of {format_bytes(bound)}"
     total = format_bytes(sum(row["bytes"] for row in rows))
-    table = Table(title=f"{result['folder']}: {len(rows)} entries, {total}{most}", title_justify="left")
+    table = Table(
+        title=f"{result['folder']}: {counted(len(rows), 'entry', 'entries')}, {total}{most}", title_justify="left"
+    )
     for name in ("what", "of", "size", "unused for"):
         table.add_column(name, justify="right" if name in ("size", "unused for") else "left", overflow="fold")
     for row in rows:
@@ -100,7 +102,8 @@ def _print(result: dict[str, Any], console: Console) -> None:
 
 
 def _print_cleared(result: dict[str, Any], console: Console) -> None:
-    parts = [f"removed {result['removed']} entries, {format_bytes(result['removed_bytes'])}, from {result['folder']}"]
+    removed = counted(result["removed"], "entry", "entries")
+    parts = [f"removed {removed}, {format_bytes(result['removed_bytes'])}, from {result['folder']}"]
     if result["leftovers"]:
         parts.append(f"{result['leftovers']} files left by killed processes")
     if result["in_use"]:

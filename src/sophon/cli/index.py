@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=new_file,
-    help="File to write; by default next to PATH, or in the cache folder if that is not writable.",
+    help="File to write; by default next to PATH, or in the cache folder if PATH's folder is not writable.",
 )
 @cache_option
 @click.option(
@@ -51,7 +51,7 @@ def index(
     digests: Path | None,
     json_target: str | None,
 ) -> None:
-    """Index JPEG files, so that windows of them are cut faster.
+    """Index JPEG files, to cut windows from them faster.
 
     A server that finds the indexes of PATH cuts windows at full speed from its first sample. Files that were indexed
     before, with the same size and time, are not read again.
@@ -59,8 +59,8 @@ def index(
     PATH may be the address of an object store, such as s3://bucket/train: the index is then written next to the data,
     and only the rows that a crop needs are read. An interrupted run continues where it stopped.
 
-    For volumes with labels (PATH?images=FOLDER&labels=FOLDER), index the foreground of each label for balanced crops: a
-    small file per sample, in the folder "foreground" of PATH unless --out names another.
+    For volumes with labels (PATH?images=FOLDER&labels=FOLDER), the foreground of each label is indexed for balanced
+    crops: a small file per sample, in the folder "foreground" of PATH unless --out names another.
     """
     from sophon.codec.window import available
     from sophon.codec.window.sidecar import place_to_write, write_sidecar  # Arrow takes a moment to load

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sophon.server.limits import Limits
 
 # Field of Limits, option, metavar, default, help. Limits itself is loaded only when a server starts; a test compares
-# both.
+# the two.
 _OPTIONS = (
     ("request_samples", "--max-request-samples", "N", "8192", "Samples in one request."),
     ("request_bytes", "--max-request-bytes", "SIZE", "16GiB", "Bytes of the files in one request."),

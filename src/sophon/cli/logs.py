@@ -20,17 +20,17 @@ from sophon.errors import printable
 
 
 def say(text: str, **settings: Any) -> None:
-    """Print a line that may contain text from others, with its control characters escaped."""
+    """Print a line that may contain untrusted text, with control characters escaped."""
     click.echo(printable(text), **settings)
 
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
+INTERRUPTED = 130  # exit code after Ctrl-C, as in a shell
 _ROOT = logging.getLogger("sophon")
 _DATED = "%Y-%m-%d %H:%M:%S"
 
 
 class _Handler(logging.Handler):
-    """Writes records to whatever the error stream is at that moment."""
+    """Writes records to whatever `sys.stderr` is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -38,10 +38,10 @@ class _Handler(logging.Handler):
 
 
 class _Short(logging.Formatter):
-    """Formats records like all other lines of the command."""
+    """Formats records like the command's other lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the line for a log record."""
         level = "warning: " if record.levelno >= logging.WARNING else ""
         return f"sophon: {level}{record.getMessage()}"
 
@@ -50,7 +50,7 @@ class _Json(logging.Formatter):
     """One JSON object per line: time, level, event, message, and the facts of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the line for a log record."""
         told: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -89,7 +89,7 @@ def set_format(kind: str) -> None:
 
 
 def tell(event: str, text: str, **fields: Any) -> None:
-    """Print what a command does on standard output, or log it if the log is JSON."""
+    """Print what a command is doing on standard output, or log it if the log is JSON."""
     if any(isinstance(handler.formatter, _Json) for handler in _ours()):
         _ROOT.info("%s", text, extra={"event": event, "fields": fields})
     else:

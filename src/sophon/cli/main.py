@@ -13,6 +13,7 @@ import click
 
 from sophon.cli.logs import INTERRUPTED, say, shown
 from sophon.errors import AccessError, ConfigError, Error
+from sophon.process.arenas import use_malloc
 from sophon.version import __version__
 
 _FAILED, _WRONG_USE = 1, 2
@@ -30,7 +31,7 @@ All commands: sophon --help
 
 
 class Commands(click.Group):
-    """Commands that are imported when used: `sophon doctor` must run where others cannot be imported."""
+    """Commands that are imported when used: `sophon doctor` must run even where other commands cannot be imported."""
 
     _PLACES: ClassVar = {
         "bench": "sophon.cli.bench.bench:bench",
@@ -79,6 +80,7 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command and exit with its code; our own errors are shown as one line without a traceback."""
+    use_malloc()
     with shown():
         sys.exit(_run())
 

@@ -30,8 +30,8 @@ def manifest_command(
 ) -> None:
     """List the objects of a data set into a manifest.
 
-    ADDRESS is, for example, s3://bucket/train. Opening it then needs no listing. An interrupted run continues
-    where it stopped. Objects that are added later are not seen until this is run again.
+    ADDRESS is, for example, s3://bucket/train. Opening the data set then needs no listing. An interrupted run continues
+    where it stopped. Objects that are added later are not seen until this command is run again.
     """
     from sophon.store.address import is_address, parse_address
     from sophon.store.bucket.exchange import beside, write_manifest

@@ -18,7 +18,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    """Return a callback that reads a number with its unit; the parser itself reports errors."""
+    """Return a callback that parses a number with a unit and reports errors as click does."""
 
     def callback(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
         try:
@@ -52,10 +52,10 @@ def cache_option(command: _Command) -> _Command:
 
 
 def resource_options(*, required: bool) -> Callable[[_Command], _Command]:
-    """Add an option for every resource; each is passed under the name of its rate, None if left out.
+    """Add an option for every resource; each is passed to the command under the name of its rate, as None if left out.
 
     Args:
-        required: Whether those that a plan needs must be given.
+        required: Whether the options that a plan needs must be given.
     """
 
     def add(command: _Command) -> _Command:
@@ -85,7 +85,7 @@ def photo_folder(data: Path | None, count: int, report: Callable[[str, int, int]
     if data is not None:
         yield data
         return
-    from sophon.bench.pictures.photo_folder import write_photos  # which commands like `serve` need not wait for
+    from sophon.bench.pictures.photo_folder import write_photos  # slow, and not needed by commands like `serve`
 
     with scratch_folder("bench") as work:
         folder = Path(work, "photos")

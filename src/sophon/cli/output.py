@@ -27,7 +27,7 @@ class _PlainConsole(Console):
 
 
 def console_for(**settings: Any) -> Console:
-    """Return a console that escapes control characters in whatever a node, a file or a tenant says."""
+    """Return a console that escapes control characters in text from nodes, files or tenants."""
     return _PlainConsole(**{"markup": False, **settings})  # brackets in a name are not markup
 
 

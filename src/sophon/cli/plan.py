@@ -37,7 +37,7 @@ def _parse_cores(text: str) -> tuple[float, ...]:
     show_default=True,
     help="Policy to plan with.",
 )
-@click.option("--compare", is_flag=True, help="Show every policy, and the effect of other numbers of storage cores.")
+@click.option("--compare", is_flag=True, help="Show every policy, and the effect of more or fewer storage cores.")
 @click.option(
     "--resize-k",
     type=int,

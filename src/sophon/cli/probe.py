@@ -23,7 +23,7 @@ from sophon.units import parse_rate
     default=60.0,
     show_default=True,
     type=click.FloatRange(0.1),
-    help="Longest time to measure; whatever is done by then counts.",
+    help="Longest time to measure; the result covers what was done by then.",
 )
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Samples in a batch.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Threads that preprocess.")
@@ -48,14 +48,14 @@ def probe_command(
 ) -> None:
     """Find out what holds training back: fetching or preprocessing.
 
-    Measures each on its own: fetching raw samples from a server (URL) or a data set here (PATH), and preprocessing
+    Measures each one separately: fetching raw samples from a server (URL) or a data set here (PATH), and preprocessing
     them.
     """
     from sophon.loader.loader import DataLoader  # torch takes seconds to load
     from sophon.loader.probe import probe
 
     pipeline = read_pipeline(pipeline_file)
-    with steps_bar(f"opening {url}") as report:  # waits for a server that does not answer
+    with steps_bar(f"opening {url}") as report:  # may wait for a server that does not answer
         loader = DataLoader(url, pipeline, batch_size=batch_size, num_workers=workers, policy="none")
         found = probe(loader, batches=batches, seconds=seconds, on_step=report)
         verdict = replace(found, consumer_per_s=consumer or math.inf)

@@ -28,7 +28,8 @@ def profile_command(*, path: Path, pipeline_file: Path, out: Path, seed: int, ep
     """Measure what every sample costs at every cut.
 
     All samples of PATH are run through the pipeline on one core of this machine. A loader with policy "optimal" does
-    this by itself in its first epoch. Use this command to explore beforehand, with `sophon plan` or `sophon report`.
+    this automatically in its first epoch. Use this command to explore beforehand, with `sophon plan` or `sophon
+    report`.
     """
     from sophon.profile.columns import cuts_to_profile
     from sophon.profile.measure import measure

@@ -46,8 +46,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @relay_access_options
 @click.option("--node-ca", type=_FILE, help="PEM file of the authority that signed the nodes' certificates.")
 @click.option("--node-cert", type=_FILE, help="PEM file of a certificate to show to the nodes (mutual TLS).")
-@click.option("--node-key", type=_FILE, help="PEM file of its key.")
-@click.option("--trusted", is_flag=True, help="Trust the nodes: skip the checks of replies before they are read.")
+@click.option("--node-key", type=_FILE, help="PEM file of the certificate's key.")
+@click.option("--trusted", is_flag=True, help="Trust the nodes: do not check replies before reading them.")
 @click.option(
     "--isolation",
     type=click.Choice(["process", "thread"]),
@@ -71,7 +71,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--metrics-host", default="127.0.0.1", show_default=True, help="Address to serve /health and /metrics on."
 )
 @click.option("--ready-file", type=_FILE, help="File to write when ready: JSON with url, port and pid.")
-@click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for the nodes to come up.")
+@click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for the nodes to start.")
 @click.option(
     "--registry",
     metavar="ADDRESS",

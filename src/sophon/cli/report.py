@@ -19,7 +19,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command("report")
 @click.argument("file", type=_FILE, metavar="RESULT|PROFILE|PLAN")
-@click.option("--profile", type=_FILE, help="Profile of the PLAN: adds how it treats which samples, and what-ifs.")
+@click.option("--profile", type=_FILE, help="Profile of the PLAN; adds which samples get which cut, and what-ifs.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -35,10 +35,10 @@ def report(
     json_target: str | None,
     **rates: float | None,
 ) -> None:
-    """Show a result, a profile or a plan: words, a table, figures.
+    """Show a result, a profile or a plan as text, a table and figures.
 
     RESULT is a file written by `sophon demo` or `sophon bench paper --json`. A PROFILE is shown with plans for the link
-    and cores that its loader measured, or else for 500mbit, 2 storage cores and 8 trainer cores.
+    and cores that its loader measured, or otherwise for 500mbit, 2 storage cores and 8 trainer cores.
     """
     from sophon.report.profile import ASSUMED
     from sophon.report.reading import read_source
@@ -66,13 +66,13 @@ def _show(facts: Facts, page: Path) -> None:
         table.add_row(*row[:shown])
     console.print(table)
     console.print(
-        f"{page!s}: the page, with {len(facts.charts)} figures as PNG files next to it",
+        f"{page!s}: the report, with {len(facts.charts)} figures as PNG files next to it",
         highlight=False,
         soft_wrap=True,
     )
 
 
 def _fitting(summary: chart.Table, width: int) -> int:
-    # As many columns as fit the terminal, with their borders; the page has all of them.
+    # As many columns as fit the terminal, with their borders; the HTML page has all of them.
     widths = [max(map(len, column)) + 3 for column in zip(summary.header, *summary.rows, strict=True)]
     return max(2, sum(total < width for total in accumulate(widths)))

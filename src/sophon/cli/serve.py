@@ -30,16 +30,17 @@ LOG = logging.getLogger("sophon.server")
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="[NAME=]PATH…")
-@click.option("--name", help="Name of the data set if there is one PATH; by default the last part of PATH.")
+@click.option("--name", help="Name of the data set, if there is only one PATH; by default the last part of PATH.")
 @click.option(
-    "--where", help="Condition that selects samples if there is one PATH, such as \"split = 'train' and width >= 64\"."
+    "--where",
+    help="Condition that selects samples, if there is only one PATH, such as \"split = 'train' and width >= 64\".",
 )
 @click.option(
     "--part",
     metavar="N/COUNT",
     callback=parsed(Part.parse),
     help="Serve one part of the samples, such as 3/8: every eighth id in sorted order. "
-    "ordinal/8 takes the number at the end of the host name, from 0.",
+    "With ordinal/8, the part is the number at the end of the host name, counted from 0.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -169,7 +170,7 @@ def serve(
 
     set_format(more.pop("log_format"))
     named = named_paths(paths, name, where)
-    import_modules(modules)  # first, since they may provide the store that opens a path
+    import_modules(modules)  # first, since a module may register the store that opens a path
     # Before the data sets are listed, which may take minutes.
     limits = limits_from(more)
     access = access_from(more, [label for label, _ in named])
@@ -250,7 +251,7 @@ def _attach_object_index(store: Store, cache_dir: Path | None) -> None:
 
 
 def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
-    """Use the indexes written by `sophon index`, and report where; otherwise samples are indexed on demand."""
+    """Use the indexes written by `sophon index`, and report where they are; other samples are indexed on demand."""
     from sophon.codec.window.indexes import INDEXES
     from sophon.codec.window.sidecar import find_sidecar
 
@@ -274,12 +275,14 @@ def _attach_indexes(store: Store, cache_dir: Path | None) -> list[Path]:
 
 
 def _labels_of(store: Store) -> str:
-    """Return a description of a data set's labels, so that users notice if they expected others."""
-    from sophon.store.manifest import NO_LABEL  # when it is needed, as all that serves
+    """Return a description of a data set's labels and fields, so that users notice unexpected ones."""
+    from sophon.store.manifest import NO_LABEL  # imported when needed, like everything for serving
 
     manifest = store.manifest
+    fields = f" with {', '.join(field.name for field in manifest.fields)}" if len(manifest.fields) > 1 else ""
     if manifest.labels is None:
-        return " without labels"
+        return fields or " without labels"
     named = f" of {counted(len(manifest.classes), 'class', 'classes')}" if manifest.classes else " with labels"
+    named = f"{named}{fields}"
     missing = int((manifest.labels == NO_LABEL).sum())
     return f"{named}, {missing:,} of them without a label," if missing else named

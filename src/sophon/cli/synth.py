@@ -24,8 +24,8 @@ from sophon.cli.progress import steps_bar
     help="Data set that the photos or scans resemble.",
 )
 @click.option("--count", default=None, type=int, show_default="256, or 8 scans", help="Number of photos or scans.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the photos; another seed gives other photos.")
-@click.option("--classes", default=10, show_default=True, help="Class folders to spread them over; 0 for none.")
+@click.option("--seed", default=0, show_default=True, help="Seed; different seeds give different photos.")
+@click.option("--classes", default=10, show_default=True, help="Class folders to spread the photos over; 0 for none.")
 @click.option(
     "--side", default=512, show_default=True, type=click.IntRange(16, 1024), help="Scans: side of a slice in voxels."
 )
@@ -40,7 +40,7 @@ from sophon.cli.progress import steps_bar
     type=click.Choice(FORMATS),
     help="Scans: format of the files.",
 )
-@click.option("--force", is_flag=True, help="Write even if DIR holds other files; they are left as they are.")
+@click.option("--force", is_flag=True, help="Write even if DIR holds other files, which are not changed.")
 def synth(
     folder: Path,
     like: str,
@@ -55,7 +55,7 @@ def synth(
     """Fill DIR with synthetic photos or CT scans.
 
     Photos resemble those of ImageNet or OpenImages in size and compression, and scans those of KiTS19, with labels of
-    kidneys and tumours and the index of their foreground. Open these as DIR?images=images&labels=labels.
+    kidneys and tumours and an index of the labels' foreground. Open scans as DIR?images=images&labels=labels.
     """
     if like == LIKE:
         _synth_scans(folder, 8 if count is None else count, seed, side, slices, form, force)

@@ -1,9 +1,9 @@
-"""Keep one `sophon` process running: start, restart, adopt and drain it.
+"""Keeps one `sophon` process running: starts, restarts, adopts and drains it.
 
 The process is not a child of its keeper: a short-lived helper starts it in a new session, so it survives the death of
 the keeper. Its state is kept in a folder::
 
-    FOLDER/lock         held by the one keeper that may act; others are read-only
+    FOLDER/lock         held by the one keeper that may act; others only read
     FOLDER/child.json   {"pid": 4711, "started": 8812345, "arguments": ["serve", …]}
     FOLDER/ready.json   written by `--ready-file`: url, port, pid
     FOLDER/log          output of the process
@@ -11,7 +11,7 @@ the keeper. Its state is kept in a folder::
 The next keeper finds the process by its pid and start time, which together are unique, and keeps watching it. A
 restarted process listens on the same port as its predecessor, so its address does not change.
 
-Concurrency: `look` and `stop` are called by one thread at a time. Limits: Linux, for `/proc`.
+Concurrency: `look` and `stop` are called by one thread at a time. Limits: Linux only, since it reads `/proc`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sophon.artifact import replacing
 from sophon.errors import ConfigError
 
 LOOK_S = 0.25  # between two checks: a process that died serves again in a second or two, mostly its own startup
-_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before a restart, while it keeps dying soon after a start
+_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before a restart, if the process keeps dying soon after a start
 _SOON_S = 10.0
 _MOST_LOG_BYTES = 16 << 20
 _POLL_S = 0.05
@@ -60,7 +60,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is still running; its pid may belong to another process by now."""
+        """Whether the process is still running; its pid may belong to a different process by now."""
         return _started(self.pid) == self.started
 
 
@@ -110,7 +110,7 @@ class Keeper:
     # --- what is done -------------------------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Start the process if it is not running, or is running with other arguments; return whether it is running."""
+        """Start the process unless it is already running with the given arguments; return whether it is running."""
         child = self.child
         if not self._may_act():
             return child is not None and child.is_running

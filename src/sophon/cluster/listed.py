@@ -1,4 +1,4 @@
-"""Discovery by a file: ``sophon+file:///etc/sophon/nodes``, with one address per line, read again after failures.
+"""Discovery by a file, ``sophon+file:///etc/sophon/nodes``, with one address per line; read again after failures.
 
 Passing a list of addresses to a loader does the same without a file, but the list cannot change during a run.
 """

@@ -1,8 +1,8 @@
 """Discovery by DNS: ``sophon+dns://name:port/dataset``, or ``sophon+dns+tls://``.
 
 Every address that the name resolves to is a node. The name can be a headless Kubernetes Service in front of a
-StatefulSet, or any name with several A records. DNS does not say what nodes hold, and may omit one that is restarting.
-Start nodes that are found this way with ``--part``, so that a missing part is noticed.
+StatefulSet, or any name with several A records. DNS does not say what nodes hold, and may omit a node that is
+restarting. Start nodes that are found this way with ``--part``, so that a missing part is noticed.
 
 Nodes are contacted by IP address, so with TLS their certificates must list those addresses. If the certificates list
 host names, use a registry instead: nodes announce their host names to it.

@@ -53,11 +53,11 @@ class Registered(Discovery):
         about = bytes(info.app_metadata or b"{}")
         said = parse_json(about, 16 * MAX_RECORD_BYTES).get("relays", [])
         if not isinstance(said, list) or len(said) > MOST_NODES:
-            raise ProtocolError(f"{self.url} names its relays in another form than a list of at most {MOST_NODES:,}")
+            raise ProtocolError(f"{self.url} names its relays in a form other than a list of at most {MOST_NODES:,}")
         return Found(tuple(nodes.values()), tuple(map(self._relay, said)), tuple(missing))
 
     def _address(self, url: object) -> str:
-        """Return the address of the data set at a node, or raise: a registry cannot send a trainer just anywhere."""
+        """Return the address of the data set at a node, or raise if `url` is not a node's address."""
         if not is_node_url(url):
             raise ProtocolError(f"{self.url} names a node {url!r:.80}; expected grpc://host:port or grpc+tls://…")
         if self._is_encrypted and not str(url).startswith("grpc+tls:"):
@@ -72,11 +72,11 @@ class Registered(Discovery):
         node, _, name = url.rpartition("/") if isinstance(url, str) else (url, "", "")
         self._address(node)
         if dataset_of(name) != self._dataset:
-            raise ProtocolError(f"{self.url} names a relay of another data set, {name!r:.80}")
+            raise ProtocolError(f"{self.url} names a relay of a different data set, {name!r:.80}")
         return f"{node}/{name}"
 
     def report(self, bottleneck: str, waited_share: float, relay_share: float) -> None:
-        """Tell the registry what holds this trainer up, so that there can be more relays or fewer."""
+        """Tell the registry what is holding this trainer up, so that it can adjust the number of relays."""
         name = f"{socket.gethostname()}-{os.getpid()}"
         told = TrainerReport(self._dataset, name, bottleneck, waited_share, relay_share)
         self._client.action("report", told.to_json())

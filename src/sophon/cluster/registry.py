@@ -61,11 +61,11 @@ class RegistryConfig:
 
     Args:
         host: Address to listen on.
-        port: 0 for any free one.
+        port: Port to listen on; 0 for any free one.
         access: Read tokens, and how connections are protected.
         nodes: Tokens of the nodes, with the data sets that each may announce; None if any caller may announce.
         state: File that records the announced parts; None to keep no record.
-        settle_s: How long to wait for nodes before the first answer; None for three announcement intervals.
+        settle_s: How long to wait for announcements before the first answer; None for three announcement intervals.
         ready_file: File to write once calls are answered: JSON with url, port and pid.
         bounds: Bounds on the number of relays.
         relays: How to run relays here; None to leave that to others.
@@ -86,7 +86,7 @@ class RegistryService(Refusing):
     """Answers Flight calls.
 
     Args:
-        config: How it runs.
+        config: How the registry runs.
     """
 
     def __init__(self, config: RegistryConfig) -> None:
@@ -111,7 +111,7 @@ class RegistryService(Refusing):
             self._crew = RelayCrew(config.relays, config.bounds.most, self._wanted, self._upstreams)
 
     def shutdown(self) -> None:
-        """Stop after the calls in progress, and with it the relays that it runs."""
+        """Stop after the calls in progress; also stop the relays that the registry runs."""
         if self._crew is not None:
             self._crew.close(stop=True)
         if self._bouncer is not None:
@@ -162,7 +162,7 @@ class RegistryService(Refusing):
             return flight.FlightInfo(pa.schema([]), descriptor, endpoints, samples, -1, app_metadata=about)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        """Tell generic clients which actions there are."""
+        """List the available actions, for generic clients."""
         self._rights(context)
         return [
             ("announce", "announce what a node holds (JSON)"),
@@ -220,11 +220,11 @@ class RegistryService(Refusing):
         return _json({"relays": self._wanted()})
 
     def _wanted(self, running: int | None = None) -> int:
-        """Return the number of relays wanted, given the number that work; by default those that were announced."""
+        """Return the number of relays wanted, given the number that work (by default, the number announced)."""
         now_s = time.monotonic()
         with self._lock:
             if running is None:
-                if self._crew is not None:  # which asks for itself
+                if self._crew is not None:  # the crew asks for the number itself
                     return self._demand.wanted
                 running = len({url.rpartition("/")[0] for url in self._roll.relays(None, now_s)})
             return self._demand.look(running, now_s)
@@ -238,14 +238,14 @@ class RegistryService(Refusing):
             return self._roll.upstreams(time.monotonic())
 
     def _own_relays(self, dataset: str, now_s: float) -> list[str]:
-        """Return the addresses of the relays that run here, one for each part; with the lock held."""
+        """Return the addresses of the relays that run here, one for each part; the lock must be held."""
         if self._crew is None:
             return []
         names = [name for name in self._roll.upstreams(now_s) if dataset_of(name) == dataset]
         return [f"{url}/{name}" for url in self._crew.urls() for name in names]
 
     def _relays(self, now_s: float) -> dict[str, Any]:
-        """Return what people, and those who start relays elsewhere, are told."""
+        """Return the status for people, and for whoever starts relays elsewhere."""
         wanted = self._wanted()
         with self._lock:
             announced = {url.rpartition("/")[0] for url in self._roll.relays(None, now_s)}
@@ -290,14 +290,14 @@ class RegistryService(Refusing):
 
 
 def run_registry(config: RegistryConfig, on_ready: Callable[[RegistryService], None]) -> bool:
-    """Answer until SIGTERM or SIGINT; return whether it was SIGINT.
+    """Answer calls until SIGTERM or SIGINT; return whether it was SIGINT.
 
     Args:
-        config: How it runs.
+        config: How the registry runs.
         on_ready: Called once calls are answered.
 
     Raises:
-        ConfigError: The address cannot be listened on.
+        ConfigError: The registry cannot listen on the address.
     """
     check_access(config)
     try:

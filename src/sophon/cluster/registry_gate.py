@@ -25,7 +25,7 @@ class RegistryPass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow ha
     Args:
         reading: Data sets that the caller may be told about.
         announcing: Data sets that the caller may announce.
-        refusal: Why the caller may do neither; None if it may.
+        refusal: Why the caller may do neither; None if it may do either.
     """
 
     def __init__(self, reading: Rights, announcing: Rights, refusal: AccessError | None = None) -> None:

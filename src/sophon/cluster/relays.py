@@ -1,10 +1,10 @@
-"""How many relays a registry wants, from what trainers report; and the relays that it runs itself.
+"""How many relays a registry wants, judging by trainers' reports; and the relays that it runs itself.
 
-A registry that was told to (`--relays 0-4`) starts and stops relays on its own host, each kept by a `Keeper`, so that
-they outlive the registry and are adopted by the next one. Otherwise it only says how many are wanted: `sophon nodes`
-shows it, and on Ray the registry's actor acts on it (`on_ray`).
+With ``--relays 0-4`` a registry starts and stops relays on its own host, each run by a `Keeper`, so they outlive the
+registry and are adopted by the next one. Otherwise it only says how many are wanted: `sophon nodes` shows the number,
+and on Ray the registry's actor acts on it (`on_ray`).
 
-Concurrency: `Demand` belongs to the registry's lock. One thread of `RelayCrew` looks after all processes; other threads
+Concurrency: the registry's lock protects `Demand`. One thread of `RelayCrew` looks after all processes; other threads
 only read the addresses.
 """
 
@@ -24,7 +24,7 @@ from sophon.plan.scaling import Bounds, Report, Scale, rescaled
 from sophon.server.journal import LOG
 
 _MOST_TRAINERS = 4096
-_STOP_S = 35.0  # a relay finishes what it is asked for
+_STOP_S = 35.0  # a relay finishes the requests that it has
 
 Upstreams = Mapping[str, Sequence[str]]
 """Addresses of the nodes of each data set or part, by the name that a relay gives it."""
@@ -48,13 +48,13 @@ class Demand:
         return self._scale.relays
 
     def heard(self, told: TrainerReport, now_s: float) -> None:
-        """Record a trainer's report; of too many trainers, those that were heard first count."""
+        """Record a trainer's report; beyond the limit on trainers, reports from new ones are ignored."""
         self._forget(now_s)
         if told.trainer in self._reports or len(self._reports) < _MOST_TRAINERS:
             bottleneck = told.bottleneck
             try:
                 kind_named(bottleneck)
-            except ConfigError:  # a resource that another release knows, or none
+            except ConfigError:  # a resource that only a different release knows, or none
                 bottleneck = ""
             self._reports[told.trainer] = Report(now_s, bottleneck, told.waited_share, told.relay_share)
 
@@ -62,7 +62,7 @@ class Demand:
         """Return the number of relays wanted now.
 
         Args:
-            running: Number of relays that work. No more are wanted before those wanted earlier have come up.
+            running: Number of relays that work. No more are wanted until those wanted earlier are running.
             now_s: The time.
         """
         before = self._scale
@@ -74,7 +74,7 @@ class Demand:
 
     @property
     def trainers(self) -> int:
-        """Number of trainers that have reported lately."""
+        """Number of trainers that have reported recently."""
         return len(self._reports)
 
     def _forget(self, now_s: float) -> None:
@@ -88,8 +88,8 @@ class RelayCommand:
     """How the relays of a registry are run.
 
     Args:
-        host: Address that they listen on.
-        cores: Number of cores for ops of each.
+        host: Address that the relays listen on.
+        cores: Number of cores that each relay has for ops.
         folder: Folder for the state of the processes.
         options: Further options of `sophon relay`.
     """
@@ -109,10 +109,10 @@ class RelayCrew:
     """Runs as many relays as are wanted.
 
     Args:
-        command: How they are run.
-        most: Largest number of them.
+        command: How the relays are run.
+        most: Largest number of relays.
         wanted: Returns the number wanted, given the number that work.
-        upstreams: Returns the nodes for them to ask.
+        upstreams: Returns the nodes that the relays fetch from.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class RelayCrew:
         self._command, self._most = command, most
         self._wanted, self._upstreams = wanted, upstreams
         self._keepers: dict[int, Keeper] = {}
-        self._leaving: dict[int, threading.Thread] = {}  # relays that finish what they are asked for
+        self._leaving: dict[int, threading.Thread] = {}  # relays that are finishing their last requests
         self._has_looked = False
         self._told = -1
         self._problem = ""
@@ -135,7 +135,7 @@ class RelayCrew:
         return [str(one["url"]) for one in ready if one]
 
     def close(self, *, stop: bool) -> None:
-        """Stop looking after the relays; also stop the relays, or leave them to the next registry."""
+        """Stop looking after the relays, and either stop them too or leave them to the next registry."""
         self._ended.set()
         self._thread.join(_STOP_S)
         for number, keeper in list(self._keepers.items()):
@@ -159,7 +159,7 @@ class RelayCrew:
 
     def _look(self) -> None:
         wanted, upstreams = self._wanted(len(self.urls())), self._upstreams()
-        if not upstreams:  # nobody is there to fetch from
+        if not upstreams:  # there is no node to fetch from
             return
         if wanted != self._told:
             LOG.info(
@@ -184,12 +184,12 @@ class RelayCrew:
                 keeper.look()
             elif keeper is not None:
                 self._end(number, keeper)
-            elif not self._has_looked and folder.exists():  # one that an earlier registry has left
+            elif not self._has_looked and folder.exists():  # a relay that an earlier registry has left
                 self._end(number, Keeper(folder, arguments))
         self._has_looked = True
 
     def _end(self, number: int, keeper: Keeper) -> None:
-        """Let a relay finish what it is asked for, in a thread of its own: others are looked after meanwhile."""
+        """Let a relay finish its requests, in a separate thread, so that the others are still looked after."""
         self._keepers.pop(number, None)
 
         def stop() -> None:

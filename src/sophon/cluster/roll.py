@@ -3,7 +3,7 @@
 Nodes announce themselves every second. A node that has not done so for `LEASE_S` is *silent*: trainers are told about
 it only if no other node holds its part, since they may still be able to reach it. Once announced, a part stays known
 until a node at the same address announces something else. If all its holders are gone the part is *missing*: trainers
-are told its name, and never see a smaller data set. Given a file, the known parts outlive the process.
+are told its name, and never see a smaller data set. If the registry has a state file, known parts outlive the process.
 
 A new roll knows no nodes yet. It starts answering after every node has had time to announce itself, so that the first
 node is not mistaken for the whole data set.
@@ -76,20 +76,20 @@ class Roll:
             name: {held.fingerprint: held for held in parts} for name, parts in (known or {}).items()
         }
 
-    # --- what nodes tell ----------------------------------------------------------------------------------------------
+    # --- what nodes announce ------------------------------------------------------------------------------------------
 
     def announce(self, record: NodeRecord, now_s: float) -> bool:
         """Record a node's announcement; return whether a part was announced for the first time.
 
         Raises:
-            ConfigError: The announcement contradicts another node's, or there are too many nodes.
+            ConfigError: The announcement contradicts that of another node, or there are too many nodes.
         """
         for name, held in record.datasets.items():
             self._check(record, name, held, now_s)
         before = [one for one in self._members.values() if one.record.url == record.url]
         for member in before:
             if member.record.node != record.node:
-                del self._members[member.record.node]  # this node was started in its place
+                del self._members[member.record.node]  # the announcing node was started in its place
         if record.node not in self._members and len(self._members) >= MOST_NODES:
             raise ConfigError(f"there are {MOST_NODES:,} nodes already; start another registry")
         self._members[record.node] = _Member(record, now_s)
@@ -191,7 +191,7 @@ class Roll:
         return sorted(found, key=lambda one: _order(one.held))
 
     def relays(self, dataset: str | None, now_s: float) -> list[str]:
-        """Return the addresses of the relays of a data set, or of any, that are not silent."""
+        """Return the addresses of relays that are not silent, for one data set or for all."""
         return [
             f"{member.record.url}/{name}"
             for member in self._members.values()
@@ -201,7 +201,7 @@ class Roll:
         ]
 
     def upstreams(self, now_s: float) -> dict[str, list[str]]:
-        """Return the addresses of all nodes that are not silent, by the name that a relay gives to their data."""
+        """Return the addresses of all nodes that are not silent, by a relay's name for their data."""
         found: dict[str, list[str]] = {}
         for dataset, known in self._known.items():
             holders = self._by_part(dataset)
@@ -214,7 +214,7 @@ class Roll:
         return found
 
     def _by_part(self, dataset: str) -> defaultdict[str, list[_Member]]:
-        """Return the holders of each part of a data set, by its fingerprint, in one pass over all nodes."""
+        """Return the holders of each part of a data set, by the part's fingerprint, in one pass over all nodes."""
         found: defaultdict[str, list[_Member]] = defaultdict(list)
         for member in self._members.values():
             held = member.record.datasets.get(dataset)
@@ -258,7 +258,7 @@ def _part(held: Held, holders: list[_Member], now_s: float) -> PartHolders:
 
 
 def _unseen(known: Iterable[Held]) -> list[str]:
-    """Return parts that must exist, judging by the number of parts, but have never been announced; the first few."""
+    """Return the first few parts that must exist, judging by the number of parts, but have never been announced."""
     numbers: dict[int, set[int]] = {}
     for held in known:
         if held.part:

@@ -1,7 +1,7 @@
-"""A sample's boxes and other numeric values, as stored in fields and columns, and those that draws may depend on.
+"""Reads a sample's boxes and other numeric values from fields and columns, and prepares those that draws depend on.
 
-The node and the trainer read boxes with the same code, so an op whose random draws depend on them (`RandomIoUCrop`)
-makes the same draws on both.
+The node and the trainer read boxes with the same code, so an op whose random draws depend on boxes (`RandomIoUCrop`)
+makes the same draws on both sides.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def with_sight(pipeline: Pipeline, key: Key, data: Payload, size: Size, boxes: t
 
 
 def boxes_among(fields: Sequence[tuple[str, str]], values: Sequence[Any]) -> tuple[str, str, Any] | None:
-    """Return the name, kind and value of the first boxes among fields."""
+    """Return the name, kind and value of the first field that holds boxes."""
     for (name, kind), value in zip(fields, values, strict=True):
         if kind.partition(":")[0] == BOXES:
             return name, kind, value
@@ -74,7 +74,7 @@ def read_boxes(form: str, found: Any, size: Size) -> tuple[Floats, str]:
     """Return boxes in pixels, and their format.
 
     Args:
-        form: Format of the boxes; relative boxes become boxes in pixels about a centre.
+        form: Format of the boxes; relative boxes become centre-and-size boxes in pixels.
         found: Bytes, or the value of a column.
         size: Size of the picture.
 
@@ -106,7 +106,7 @@ def corners(boxes: Floats, form: str) -> Objects:
 
 
 def _check_inside(boxes: Floats, form: str, size: Size) -> None:
-    """Raise if a box lies entirely outside the picture; clamping boxes that cross the border is left to the recipe."""
+    """Raise if a box lies entirely outside the picture; clamping those that cross the border is up to the recipe."""
     if not len(boxes):
         return
     left, top, right, bottom = corners(boxes, form).T

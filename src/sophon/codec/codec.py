@@ -1,6 +1,6 @@
 """The contract of a codec, which turns a value into the bytes of a payload and back.
 
-If a codec is inconsistent with the following, it is a bug:
+A codec that breaks any of these rules has a bug:
 
 - `decode(encode(value), spec)` is the value, to the last bit, where `exact` is True.
 - `decode` gets bytes from the network. It checks them against the spec that the pipeline declares at the cut, bounds
@@ -49,7 +49,8 @@ class Codec(ABC):
 class AheadCodec(Codec):
     """A codec that looks ahead: it encodes only the part of a file that the ops after the decoder need.
 
-    It works at the start of a pipeline (k is 0), and decodes to what the decoder would give, as a `Part` or a `Signal`.
+    It works at the start of a pipeline (k is 0), and decodes to what the pipeline's decoder would give, as a `Part` or
+    a `Signal`.
     """
 
     @abstractmethod
@@ -60,28 +61,28 @@ class AheadCodec(Codec):
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
         """Return the payload for one pass of a sample; raise `OpError` if the same bits cannot be guaranteed.
 
-        The size of the whole is reported to the trace.
+        The size of the whole value is reported to the trace.
         """
 
     @abstractmethod
     def decode_ahead(self, payload: Payload, pipeline: Pipeline) -> Part | Signal:
-        """Return the part of the picture, or of another value, that a payload holds."""
+        """Return the part of the picture (or other value) that a payload holds."""
 
     def cut_down(
         self, data: Payload, pipeline: Pipeline, key: Key, stop: int | None = None, trace: Trace | None = None
     ) -> Part | Signal | None:
-        """Decode only the part of a file that ops[:stop] need in one pass; None if that cannot be done or does not pay.
+        """Decode only the part of a file that ops[:stop] need in one pass; None if impossible or not worthwhile.
 
-        Errors in the file are left for the decoder to report. A trace is told whether a part of the file can be decoded
+        Errors in the file are left for the decoder to report. The trace records whether part of the file can be decoded
         on its own.
         """
         del data, pipeline, key, stop, trace
         return None
 
     def encode(self, value: Value) -> bytes:  # noqa: ARG002 - part of the contract
-        """Raise: without the ops that follow, nothing can be left out."""
+        """Raise an error: without knowing the ops that follow, nothing can be left out."""
         raise ConfigError(f"{self.name} needs the pipeline and the key; use make_payload")
 
     def decode(self, payload: Payload, spec: Spec) -> Value:  # noqa: ARG002 - part of the contract
-        """Raise, as `encode` does."""
+        """Raise an error, as `encode` does."""
         raise ConfigError(f"{self.name} needs the pipeline; use finish_payload")

@@ -51,7 +51,7 @@ def is_exact(cut: Cut) -> bool:
 
 
 def looks_ahead(cut: Cut) -> bool:
-    """Return whether the codec of a cut sends a part of the file and replaces the decoder of files."""
+    """Return whether the codec of a cut sends a part of the file, so that its decoder replaces the pipeline's."""
     return isinstance(codec_named(cut.codec), AheadCodec)
 
 
@@ -81,7 +81,7 @@ def _fits(pipeline: Pipeline, k: int, codec: Codec) -> bool:
 def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
     """Return the codec of a cut, or raise if the pipeline cannot be divided there."""
     codec = codec_named(cut.codec)
-    if cut in pipeline.notes:  # looked at before
+    if cut in pipeline.notes:  # already checked
         return codec
     if not 0 <= cut.k <= pipeline.max_cut or not _fits(pipeline, cut.k, codec):
         legal = ", ".join(map(str, legal_cuts(pipeline, allow_lossy=True)))
@@ -93,7 +93,7 @@ def check_cut(pipeline: Pipeline, cut: Cut) -> Codec:
 def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Trace | None = None) -> bytes:
     """Do the storage node's part: run ops[:k] on the bytes of a file, or a window of it, and encode the result.
 
-    For a pipeline with fields the bytes are a bundle of them, and so is the payload.
+    For a pipeline with fields, both the bytes and the payload are bundles of these fields.
     """
     codec = check_cut(pipeline, cut)
     if pipeline.fields and not pipeline.takes_bundle:
@@ -105,9 +105,9 @@ def _make_joint(pipeline: Pipeline, codec: Codec, data: bytes, key: Key, cut: Cu
     first, *others = unpack(data, 1 + len(pipeline.fields))
     key = with_sight(pipeline, key, first, (0, 0), boxes_among(pipeline.fields, others))
     made = _make_single(pipeline, codec, bytes(first), key, cut, trace)
-    height, width = trace.size  # fields that belong together are those of a picture
+    height, width = trace.size  # fields that belong together always belong to a picture
     box, size = None, (height, width)
-    if key.sight is not None:  # the trainer needs it to repeat the draws, even for a file whose header it cannot read
+    if key.sight is not None:  # the trainer repeats the draws from the size, even if it cannot read the header
         size = key.sight.height, key.sight.width
     if 0 not in size:
         box = mask_box(pipeline, key, size, None if isinstance(codec, AheadCodec) else cut.k)
@@ -146,7 +146,7 @@ def finish_payload(
     out: Tensor | None = None,
     trace: Trace | None = None,
 ) -> Value:
-    """Do the trainer's part: decode a payload and run ops[k:stop], into `out` where that saves a copy.
+    """Do the trainer's part: decode a payload and run ops[k:stop], writing into `out` where that saves a copy.
 
     Every op that runs is recorded in the trace. For a pipeline with fields this takes the payload of the picture
     (`targets.taken_apart`).
@@ -192,7 +192,7 @@ def _run_file(
     out: Tensor | None = None,
     trace: Trace | None = None,
 ) -> Value:
-    """Run ops[:stop] on a file; where that pays, only the part that the next crop needs is decoded."""
+    """Run ops[:stop] on a file; where that pays off, only the part that the next crop needs is decoded."""
     window = window_for(pipeline)
     part = None if window is None else window.cut_down(data, pipeline, key, stop, trace)
     if part is None:

@@ -4,11 +4,11 @@ Measured on 224 × 224 crops of photos: effort 1 gives about as many bytes as `w
 effort 3 about 15 % fewer bytes in four times the encoding time.
 
 Effort 1 of libjxl 0.11 is not lossless: where a picture has at most 512 colours it writes a palette, looks colours up
-by a 16-bit hash, and misses a collision of two colours that occur only within eight pixels of each other: one of them
-becomes the other. So the result for a picture with few colours is decoded and compared, and the picture is encoded at
-effort 3 if it differs.
+by a 16-bit hash, and misses a collision of two colours that occur only within eight pixels of each other, so one of
+them is replaced by the other. Therefore the result for a picture with few colours is decoded and compared, and the
+picture is encoded at effort 3 if it differs.
 
-Concurrency: libjxl runs only in the calling thread and releases the GIL; there is no state beyond what is cached here.
+Concurrency: libjxl runs only in the calling thread and releases the GIL; the only state is what is cached here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ERRORS = (
     ValueError,
     TypeError,
     MemoryError,
-)  # what imagecodecs raises; its own errors are RuntimeErrors
+)  # what imagecodecs raises; the errors that it defines are RuntimeErrors
 _MODES = {1: "L", 3: "RGB"}
 _FEW_COLOURS = 1024  # twice the colours for which libjxl writes a palette
 _LOOKED_AT = 2048  # pixels: enough for a photo to show many colours
@@ -67,7 +67,7 @@ def _encoded(module: Any, pixels: np.ndarray[Any, np.dtype[np.uint8]], effort: i
 
 
 def _has_many_colours(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
-    """Return whether a sample of pixels has more colours than a palette; the whole picture may have more."""
+    """Return whether some of the pixels already have more colours than a palette; the whole picture may have more."""
     if pixels.ndim != 3:
         return False
     some = pixels.reshape(-1, 3)

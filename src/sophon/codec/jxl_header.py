@@ -1,4 +1,4 @@
-"""The header of a JPEG XL codestream (ISO/IEC 18181-1), as far as our payloads use it.
+"""Parses the header of a JPEG XL codestream (ISO/IEC 18181-1), as far as our payloads use it.
 
 libjxl allocates as much as a file asks for: large frames, thousands of extra channels, frames that refer to others. So
 the header is read first, and anything but one plain lossless frame of 8-bit pixels is rejected.
@@ -11,9 +11,9 @@ from typing import Final
 from sophon.errors import PayloadError
 
 _SIGNATURE: Final = b"\xff\x0a"
-# Bits of a side, by its selector.
+# Number of bits in which a side is stored, by selector.
 _SIDE_BITS: Final = (9, 13, 18, 30)
-# Width by height, by ratio; 0 means that the width is given explicitly.
+# Width : height, by ratio number; 0 means that the width is given explicitly.
 _RATIOS: Final = ((0, 0), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _RGB: Final = 0
 _GRAY: Final = 1
@@ -50,7 +50,7 @@ class _Bits:
 
 
 def declared(head: bytes) -> tuple[int, int, int]:
-    """Return the height, width and channels that a payload declares, by its first bytes.
+    """Return the height, width and channels that the first bytes of a payload declare.
 
     Raises:
         PayloadError: The header is not one that our encoder writes.
@@ -96,7 +96,7 @@ def _colours(bits: _Bits) -> int:
     bits.must(1, 0, "a colour profile")
     space = bits.enum()
     if space not in (_RGB, _GRAY) or bits.enum() != 1 or (space == _RGB and bits.enum() != 1):
-        raise PayloadError("expected JPEG XL in gray or sRGB, got another colour space")
+        raise PayloadError("expected JPEG XL in gray or sRGB, got a different colour space")
     bits.must(1, 0, "a gamma")
     bits.enum()  # transfer function: not applied to lossless pictures
     bits.enum()  # rendering intent: not applied either

@@ -8,8 +8,8 @@ Byte layout, little-endian::
     3        mode      for an image: 0 RGB or L, by channels; 1 P, 2 RGBA, 3 LA, 4 CMYK, 5 I;16, 6 I, 7 F; otherwise 0
     4        shape     n × uint32: (bytes,), (height, width, channels) or channels and axes
     4 + 4n   scale     only for audio and volumes: n - 1 × float64, one for each axis, 0 if unknown
-    then     data      row-major; in mode P 1,027 bytes follow: channels of a colour (3 or 4), number of colours less 1
-                       as uint16, and the colours, filled up with zeros
+    then     data      row-major; in mode P 1,027 bytes follow: channels per colour (3 or 4), number of colours - 1
+                       as uint16, and the colours, padded with zeros
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sophon.pipeline.spec import OTHER_MODES, SIGNALS
 
 _KINDS = (Kind.ENCODED, Kind.IMAGE, Kind.TENSOR, *SIGNALS)
 _DTYPES = ("uint8", "float32", "uint16", "int32", "int16")
-_MODES = ("", *OTHER_MODES)  # the numbers are part of the format: tests/codec/test_modes.py fixes them
+_MODES = ("", *OTHER_MODES)  # the numbers are part of the format: tests/codec/test_modes.py pins them
 _PALETTE = struct.Struct("<BH1024s")
 _COLOURS = {3: "RGB", 4: "RGBA"}
 _MAX_DIMENSIONS = 4
@@ -109,7 +109,7 @@ def value_bytes(spec: Spec) -> int:
 
 
 def join(spec: Spec, data: Payload) -> Value:
-    """Return the value for a checked spec and its data; arrays are views of the data."""
+    """Return the value with a checked spec and this data; arrays are views of the data."""
     if len(data) != value_bytes(spec):
         raise PayloadError(f"expected {value_bytes(spec):,} bytes of data for {spec}, got {len(data):,}")
     if spec.kind is Kind.ENCODED:
@@ -149,9 +149,9 @@ def _with_palette(spec: Spec, data: memoryview) -> Image.Image:
 
 
 def bare(picture: Image.Image) -> Image.Image:
-    """Return a picture with only the pixels of another.
+    """Return a plain picture with the same pixels.
 
-    It drops the metadata and the class: Pillow gives a picture from a file the class of that file format, and some
+    This drops the metadata and the class: Pillow gives a picture from a file the class of its file format, and some
     transforms check the class.
     """
     plain = picture._new(picture.im)

@@ -1,12 +1,12 @@
-"""Routes: how one sample's pipeline is divided among the places it passes through.
+"""Routes: how the pipeline is divided among the places that a sample passes through.
 
 Between a storage node and a trainer there is one cut, and the route is written as that cut: ``2:webp``. With a relay
 between them there are two cuts: ``0:window/2:raw`` sends a window to the relay, which runs the ops up to the second cut
 and sends the result on uncompressed.
 
-A window is enough for the ops after the crop, and for nothing else: a relay that received one can restore neither the
-file nor the whole picture. A sample whose fields belong together (`sophon.codec.targets`) is relayed from its file,
-since only the trainer can unpack the payload that a node makes from it.
+A window is enough for the crop and the ops after it, and for nothing else: a relay cannot restore the file or the whole
+picture from it. A sample whose fields belong together (`sophon.codec.targets`) is relayed from its file, since only the
+trainer can unpack the payload that a node makes from such a sample.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Route:
     def parse(cls, text: str) -> Route:
         """Parse a route such as ``2:webp`` or ``0:window/2:raw``.
 
-        Its codecs need not exist here, only where the route is used.
+        Its codecs need to exist only where the route is used, not here.
         """
         cuts = []
         for part in text.split("/"):

@@ -1,4 +1,4 @@
-"""The table of codecs: a new codec is one file, one row here and one test."""
+"""The table of codecs. To add a codec, write its file, then add a row here and a test."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def offered(pipeline: Pipeline | None = None) -> list[str]:
 
 @lru_cache(maxsize=64)
 def codec_named(name: str) -> Codec:
-    """Return a codec by its name, which may carry one number: ``jpeg:90``."""
+    """Return a codec by its name, which may include one number: ``jpeg:90``."""
     family, _, number = name.partition(":")
     make = CODECS.get(family)
     if make is None:

@@ -1,8 +1,8 @@
 """The payload of a sample whose fields belong together: picture, masks, boxes.
 
-The picture is cut as usual. With it come its size before the first op, which the trainer needs to repeat the draws of
-ops that ran elsewhere, and the other fields. If the crop has been made, or its window is sent, only the part of a mask
-that the first crop needs is sent; everything else is small and sent unchanged.
+The picture is cut as usual. Its payload comes with the other fields and with the picture's size before the first op,
+which the trainer needs to repeat the draws of ops that ran elsewhere. If the crop has been made, or its window is sent,
+only the part of a mask that the first crop needs is sent; everything else is small and sent unchanged.
 
 Layout: a bundle (`bundle`) of the picture's payload, height and width as two uint32, 0 if unknown,
 and each further field. A mask is one of::
@@ -48,7 +48,7 @@ def packed(pipeline: Pipeline, parts: list[memoryview], made: Payload, size: Siz
 
     Args:
         pipeline: The pipeline of the sample.
-        parts: Its further fields, unchanged.
+        parts: Further fields of the sample, unchanged.
         made: The payload of the picture.
         size: Size of the picture; (0, 0) if unknown.
         box: The part of masks that is needed; None for the whole mask.
@@ -71,7 +71,7 @@ def taken_apart(pipeline: Pipeline, payload: Payload, is_raw: bool) -> tuple[mem
         raise PayloadError(f"expected the size of a picture, got {len(size)} bytes")
     height, width = _SIZE.unpack(size)
     decode = pipeline.ops[0]
-    if isinstance(decode, Decode) and height * width > decode.max_pixels:  # masks of that size would be allocated
+    if isinstance(decode, Decode) and height * width > decode.max_pixels:  # since masks of that size would be allocated
         raise PayloadError(
             f"the picture has {height:,} × {width:,} pixels, more than the limit of {decode.max_pixels:,}"
         )
@@ -82,7 +82,7 @@ def mask_box(pipeline: Pipeline, key: Key, size: Size, stop: int | None) -> Box 
     """Return the part of masks that the first crop among ops[:stop] needs; None for the whole mask."""
     spec = image(*size, 3).with_objects(None if key.sight is None else key.sight.objects)
     passed: list[tuple[Op, Spec, Params]] = []
-    reach = 0.0  # source pixels per result pixel, of the only resize there may be
+    reach = 0.0  # source pixels per result pixel, for the only resize that is allowed
     for position, op in enumerate(pipeline.ops[1:stop], start=1):
         params = op.draw(Rng(key, position), spec) if op.random else None
         box = op.box_needed(spec, params)
@@ -129,8 +129,8 @@ def received_mask(data: memoryview, size: Size, is_raw: bool) -> Mask:
     """Return a mask of the picture's size; if only a part was sent, it is surrounded by zeros.
 
     Raises:
-        OpError: It is not a mask of this picture.
-        PayloadError: It does not have the form that a node sends.
+        OpError: The data is not a mask of this picture.
+        PayloadError: The data does not have the form that a node sends.
     """
     if is_raw:
         return read_mask(data, size)
@@ -158,7 +158,7 @@ def read_mask(data: Payload, size: Size) -> Mask:
     """Return a mask's value for every pixel, as uint8, uint16 or int32 depending on its file.
 
     Raises:
-        OpError: It cannot be decoded, has several channels, or a size other than the picture's.
+        OpError: The mask cannot be decoded, has several channels, or has a size other than the picture's.
     """
     try:
         with Image.open(io.BytesIO(data)) as picture:

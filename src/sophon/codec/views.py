@@ -1,4 +1,4 @@
-"""Payloads of values that consist of several: one payload per value, all in one bundle.
+"""Payloads of samples with several values: one payload per value, all in one bundle.
 
 Byte layout: a bundle (`bundle`) with the payload of each view in turn; a single view is just its payload. For a volume
 with a label: the payload of the image, that of the label, and the rows that random draws may depend on
@@ -23,7 +23,7 @@ _MOST_ROWS = 1 << 12
 
 
 def fits(codec: Codec, spec: Spec) -> bool:
-    """Return whether values of this spec, or all views of it, can be encoded."""
+    """Return whether values of this spec, or all of its views, can be encoded."""
     if spec.kind is Kind.VOLUME and spec.views:
         return codec.fits(replace(spec, views=())) and codec.fits(spec.views[0])
     return all(map(codec.fits, spec.views)) if spec.kind is Kind.VIEWS else codec.fits(spec)

@@ -20,7 +20,7 @@ class Webp(Codec):
     """A picture as lossless WebP, at the encoder's fastest setting.
 
     Byte layout: one byte with the number of channels (1 or 3), then a WebP file in the simple lossless format (RIFF,
-    WEBP, VP8L). A gray picture is stored as three equal channels, which cost nothing.
+    WEBP, VP8L). A gray picture is stored as three equal channels, which adds no bytes.
     """
 
     @property

@@ -51,7 +51,7 @@ class Window(AheadCodec):
         return spec.kind is Kind.ENCODED and available()
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether windows can be cut from files of this kind, and the ops crop before they need the whole."""
+        """Return whether this kind of file has windows, and the ops crop before any of them needs the whole."""
         window = window_for(pipeline)
         return window is not None and window.fits(pipeline.specs[0]) and window.looks_ahead(pipeline)
 

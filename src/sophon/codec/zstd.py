@@ -21,7 +21,8 @@ class Zstd(Codec):
     Byte layout: the header of `layout`, then one byte and one zstd frame. If the byte is 1, the frame contains shuffled
     float32 data: all first bytes, then all second bytes, and so on. That helps for measured signals, whose exponents
     repeat while their mantissas do not. Floats that used to be 8-bit pixels repeat as a whole, and shuffling makes them
-    larger (from 192 KB to 382 KB for a normalised 224×224 crop), so the encoder tries both on a piece from the middle.
+    larger (from 192 KB to 382 KB for a normalised 224×224 crop), so the encoder tries both ways on a piece from the
+    middle.
     """
 
     @property

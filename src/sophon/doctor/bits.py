@@ -27,7 +27,7 @@ def examine_bits(
 
     Args:
         about: Where the samples are.
-        transport: The transport to their source.
+        transport: Transport to the samples' source.
         opened: The data set, as the source described it.
         pipeline: The pipeline to run.
         files: Bytes of samples that were sent raw.
@@ -39,7 +39,7 @@ def examine_bits(
         op = pipeline.ops[agreed].name()
         if opened.reason:
             text = f"{op} and the ops after it cannot run there: {opened.reason}"
-            yield Finding(about, "ops", ADVICE, text, "Install the same release there, and what --import needs.")
+            yield Finding(about, "ops", ADVICE, text, "Install the same release there, and any modules for --import.")
         else:
             text = f"not the same bits: {op} gives a different result there ({differences(opened)})"
             yield Finding(about, "bits", FAULT, text, _SAME_RELEASES)

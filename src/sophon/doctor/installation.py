@@ -65,7 +65,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _pillow() -> Iterator[Finding]:
-    """Pillow determines the bits: the one that is loaded must be the one that pip installed."""
+    """Check Pillow, which determines the bits: the copy that is loaded must be the one that pip installed."""
     try:
         from PIL import Image, features
         from PIL import __version__ as loaded
@@ -76,7 +76,7 @@ def _pillow() -> Iterator[Finding]:
     told = _version("pillow")
     if told is not None and loaded != told:
         text = f"Pillow {loaded} is loaded from {Image.__file__}, but pip has installed {told}"
-        remedy = "Remove the other one, or PYTHONPATH, and run `pip install --force-reinstall pillow`."
+        remedy = "Remove the copy that is loaded, or unset PYTHONPATH, and run `pip install --force-reinstall pillow`."
         yield Finding(_ABOUT, "pillow", FAULT, text, remedy)
     for name, words in (("jpg", "JPEG"), ("webp", "WebP"), ("zlib", "PNG")):
         if not features.check(name):

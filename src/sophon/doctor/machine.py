@@ -93,7 +93,7 @@ def _try_writing(folder: Path) -> None:
     """Write a file and remove it.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(_TRIAL)
@@ -102,7 +102,7 @@ def _try_writing(folder: Path) -> None:
 
 
 def _shared_memory() -> Iterator[Finding]:
-    """sophon.DataLoader does not need /dev/shm; a RemoteDataset under torch's own DataLoader does."""
+    """Check /dev/shm: sophon.DataLoader does not need it, but a RemoteDataset under torch's own DataLoader does."""
     try:
         free_bytes = shutil.disk_usage(_SHM).free
     except OSError:

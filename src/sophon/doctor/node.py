@@ -1,4 +1,4 @@
-"""Checks that a node answers, may be read and is set up well: host, port, access, release, clock, cores, codecs."""
+"""Checks that a node answers, can be read and is set up properly: host, port, access, release, clock, cores, codecs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sophon.link.credentials import TOKEN_VARIABLE
 from sophon.link.schemes import open_address
 from sophon.link.transport import Opened, Transport
 from sophon.pipeline import Pipeline
-from sophon.units import format_seconds
+from sophon.units import counted, format_seconds
 
 _CONNECT_S: Final = 5.0
 _CLOCK_NOTED_S: Final = 5.0
@@ -33,8 +33,8 @@ class Node:
         url: Address of the data set.
 
     Attributes:
-        transport: The transport to it, once its address is known to be valid.
-        opened: Its description of the data set; None if it could not be opened.
+        transport: The transport to the node, once its address is known to be valid.
+        opened: The node's description of the data set; None if it could not be opened.
     """
 
     url: str
@@ -42,7 +42,7 @@ class Node:
     opened: Opened | None = None
 
     def examine(self, pipeline: Pipeline) -> Iterator[Finding]:
-        """Examine it from the outside in; stop where nothing further can be checked."""
+        """Examine the node from the outside in; stop where nothing further can be checked."""
         try:
             self.transport = open_address(self.url, None, _CONNECT_S)
         except ConfigError as error:
@@ -103,8 +103,7 @@ class Node:
     def _data(self, opened: Opened) -> Finding:
         if not opened.samples:
             return self._fault("dataset", f"data set {opened.name!r} is empty", "Serve a folder with samples.")
-        classes = f" in {len(opened.classes):,} classes" if opened.classes else ""
-        text = f"data set {opened.name!r}: {opened.samples:,} samples{classes}, fingerprint {opened.fingerprint}"
+        text = f"data set {opened.name!r}: {contents(opened)}, fingerprint {opened.fingerprint}"
         return Finding(self.url, "dataset", FINE, text)
 
     def _secrecy(self, host: str, scheme: str) -> Iterator[Finding]:
@@ -113,7 +112,7 @@ class Node:
             yield Finding(self.url, "secrecy", ADVICE, "the token crosses the network in the clear", remedy)
 
     def _clock(self, opened: Opened, here_s: float, took_s: float) -> Iterator[Finding]:
-        if not opened.time_s:  # a node of an earlier release does not report it
+        if not opened.time_s:  # a node of an earlier release does not report its time
             return
         apart_s = opened.time_s - here_s
         if abs(apart_s) <= _CLOCK_NOTED_S + took_s:
@@ -139,7 +138,17 @@ class Node:
             text = "the node has no cores for ops (--cores 0): it sends raw files"
             yield Finding(self.url, "cores", ADVICE, text, remedy)
         else:
-            yield Finding(self.url, "cores", FINE, f"{opened.cores:g} cores run ops there")
+            yield Finding(
+                self.url, "cores", FINE, f"{opened.cores:g} core{'s run' if opened.cores != 1 else ' runs'} ops there"
+            )
+
+
+def contents(opened: Opened) -> str:
+    """Return the contents of a data set, in words."""
+    text = counted(opened.samples, "sample", "samples")
+    if opened.classes:
+        text += f" in {counted(len(opened.classes), 'class', 'classes')}"
+    return f"{text} with {', '.join(one.name for one in opened.fields)}" if len(opened.fields) > 1 else text
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from sophon.doctor.bits import examine_bits
 from sophon.doctor.finding import ADVICE, FAULT, FINE, NOTE, Finding
-from sophon.doctor.node import Node
+from sophon.doctor.node import Node, contents
 from sophon.doctor.samples import examine_link, examine_samples, spread, take
 from sophon.doctor.targets import examine_fields
 from sophon.errors import ConfigError, Error
@@ -19,7 +19,7 @@ from sophon.loader.sources.local import open_path
 from sophon.pipeline import Pipeline
 
 _REMEDIES: Final = {
-    "rights": "Let this user read it: `chmod -R o+rX PATH`, or give access to one of its groups.",
+    "rights": "Let this user read it: `chmod -R o+rX PATH`, or give access to one of the user's groups.",
     "path": "Give the folder, listing, shards or address of a data set.",
     "data": "See docs/data.md for what can be opened.",
 }
@@ -44,7 +44,7 @@ class Place:
         self._is_node = scheme_of(address) in SCHEMES
 
     def examine(self, pipeline: Pipeline, samples: int, seconds: float) -> Iterator[Finding]:
-        """Open it and read some samples.
+        """Open the place and read some samples.
 
         Args:
             pipeline: The pipeline to run.
@@ -68,7 +68,7 @@ class Place:
         yield from examine_fields(self.address, self._transport, self.opened, pipeline, chosen)
 
     def compare(self, pipeline: Pipeline) -> Iterator[Finding]:
-        """Compare bits, with a pipeline whose steps are all known to return."""
+        """Compare the results of cuts; all steps of the pipeline must be known to return."""
         if self._transport is not None and self.opened is not None:
             yield from examine_bits(self.address, self._transport, self.opened, pipeline, self.files)
 
@@ -93,8 +93,7 @@ class Place:
         for warning in told:
             yield Finding(self.address, "data", NOTE, str(warning.message))
         self.opened = self._transport.open(pipeline)
-        classes = f" in {len(self.opened.classes):,} classes" if self.opened.classes else ""
-        text = f"{self.opened.samples:,} samples{classes} ({self.opened.store}), fingerprint {self.opened.fingerprint}"
+        text = f"{contents(self.opened)} ({self.opened.store}), fingerprint {self.opened.fingerprint}"
         yield Finding(self.address, "data", FINE, text)
 
     def _unopened(self, error: Error) -> Finding:

@@ -1,4 +1,4 @@
-"""Examines a pipeline: whether each step returns and depends only on the seed, and what could be offloaded.
+"""Examines a pipeline: whether each step returns, whether it depends only on the seed, and what could be offloaded.
 
 Concurrency: steps run in a separate thread, which is abandoned if one of them never returns.
 """
@@ -27,7 +27,7 @@ from sophon.units import format_bytes
 ABOUT: Final = "pipeline"
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _FILES: Final = 8  # samples on which cuts are compared
-_GAIN_S: Final = 5.0  # for comparing them
+_GAIN_S: Final = 5.0  # time limit for comparing cuts
 
 
 def default_recipe() -> Pipeline:
@@ -44,7 +44,7 @@ def load_recipe(text: str) -> Pipeline:
             ``package.module:name``.
 
     Raises:
-        ConfigError: It does not name a recipe.
+        ConfigError: The text does not name a recipe.
     """
     from sophon.loader.objects import as_pipeline  # takes a moment, and is only needed for code
 
@@ -63,7 +63,7 @@ def load_recipe(text: str) -> Pipeline:
 
 
 def _on_pictures(pipeline: Pipeline) -> Pipeline:
-    """Return the steps that take only a picture; steps over whole samples are tried when a loader opens."""
+    """Return the steps that take only a picture; steps that take whole samples are tried when a loader opens."""
     joint = (place for place, op in enumerate(pipeline.ops) if isinstance(op, Call) and op.is_joint)
     return pipeline.prefix(next(joint, len(pipeline)))
 
@@ -143,7 +143,7 @@ class _Run:
             self.error = error
 
     def wait(self, patience_s: float) -> int | None:
-        """Return the position of a step that takes longer than this; None if all have ended."""
+        """Return the position of a step that takes longer than `patience_s`; None if all steps have ended."""
         while self._thread.is_alive():
             self._thread.join(0.05)
             if self._thread.is_alive() and time.monotonic() - self._since_s > patience_s:

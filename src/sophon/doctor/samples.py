@@ -24,8 +24,8 @@ from sophon.units import format_bandwidth, format_bytes, format_rate, format_sec
 
 _STREAMS: Final = 4  # concurrent requests: enough to fill a link with a long round trip
 _REQUEST: Final = 8  # samples per request: few, so that the measurement ends soon on a slow link
-_PATIENCE_S: Final = 30.0  # for a reply; a photo of 3 MB takes as long at 1 Mbit/s
-_TINY_BYTES_PER_S: Final = 10e6 / 8  # 10 Mbit/s: ten photos of ImageNet a second
+_PATIENCE_S: Final = 30.0  # for a reply; a photo of 3 MB takes nearly that long at 1 Mbit/s
+_TINY_BYTES_PER_S: Final = 10e6 / 8  # 10 Mbit/s: ten ImageNet photos a second
 _NAMED: Final = 3  # number of damaged samples to name
 
 
@@ -35,7 +35,7 @@ class Taken:
 
     Attributes:
         files: Bytes of each sample.
-        errors: Why the others could not be read.
+        errors: Why other samples could not be read.
         link_bytes: Bytes received, including repeated samples.
         count: Number of replies.
         took_s: Seconds until the last reply.
@@ -49,7 +49,7 @@ class Taken:
 
 
 def request_for(opened: Opened, pipeline: Pipeline, samples: list[int], cut: Cut) -> Request:
-    """Return a request for some samples of the first epoch, all with the same cut."""
+    """Return a request for some samples in the first epoch, all with the same cut."""
     spec: dict[str, Any] = pipeline.prefix(pipeline.reach).to_spec() if pipeline.reach else {"ops": []}
     return Request(
         dataset=opened.name,
@@ -69,12 +69,12 @@ def spread(samples: int, most: int) -> list[int]:
 
 
 def take(transport: Transport, opened: Opened, pipeline: Pipeline, chosen: list[int], seconds: float) -> Taken:
-    """Read samples raw: each once, and if they come from a node, again until the time is over.
+    """Read samples raw, each once; samples from a node are read again and again until the time is over.
 
     Args:
-        transport: The transport to their source.
+        transport: Transport to the samples' source.
         opened: The opened data set.
-        pipeline: Needed to form the request; none of it is run.
+        pipeline: Needed to form the request; it is not run.
         chosen: Indexes of the samples.
         seconds: How long to continue; waits for at least one reply.
 
@@ -103,7 +103,7 @@ def take(transport: Transport, opened: Opened, pipeline: Pipeline, chosen: list[
     with ThreadPoolExecutor(_STREAMS if transport.is_remote else 1, "sophon-doctor") as pool:
         for running in [pool.submit(stream) for _ in range(_STREAMS if transport.is_remote else 1)]:
             running.result()
-    taken.files = dict(sorted(taken.files.items()))  # not in the order of arrival, which is random
+    taken.files = dict(sorted(taken.files.items()))  # sorted, since the order of arrival is random
     return taken
 
 

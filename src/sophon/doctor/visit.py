@@ -36,7 +36,7 @@ class Visit:
         if not self.places and self.recipe is None:
             return
         try:
-            # Only after the installation was examined: missing packages could not be imported.
+            # Not before the installation is examined: these imports fail if packages are missing.
             from sophon.doctor.places import Place, examine_copies
             from sophon.doctor.recipe import default_recipe, examine_recipe, load_recipe
         except ImportError as error:

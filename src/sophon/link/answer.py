@@ -1,7 +1,7 @@
 """A node's answer when a data set is opened: bounded and checked, since a trainer allocates memory based on it.
 
-A node is trusted with nothing but time. Numbers that make no sense, or exceed what any data set has, raise a
-`ProtocolError` that names the node.
+Nothing in the answer is trusted. Numbers that make no sense, or exceed what any data set has, raise a `ProtocolError`
+that names the node.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def opened_from(message: dict[str, Any], address: str, trusted: bool = False) ->
     Args:
         message: The answer.
         address: Address of the node, for messages.
-        trusted: Whether the user trusts it, so that the largest data sets are accepted.
+        trusted: Whether the user trusts the node, so that the largest data sets are accepted.
     """
     read = _Reader(message, address)
     remedy = "" if trusted else ", or more from your own node with Credentials(trusted=True)"
@@ -82,7 +82,7 @@ def _behind(message: object, address: str) -> Behind | None:
     if message is None:
         return None
     if not isinstance(message, dict):
-        raise ProtocolError(f"{address} gave a wrong answer: relay: expected its node's answer, got {message!r:.60}")
+        raise ProtocolError(f"{address} gave an invalid answer: relay: expected its node's answer, got {message!r:.60}")
     read = _Reader(message, f"the node behind {address}")
     return Behind(
         max_cut=read.integer("max_cut", 0, _MOST_OPS, default=0),
@@ -110,7 +110,7 @@ class _Reader:
 
     def _wrong(self, name: str, value: object, expected: str) -> ProtocolError:
         shown = f"{len(value):,} of them" if isinstance(value, list | dict) else f"{value!r:.60}"
-        return ProtocolError(f"{self._address} gave a wrong answer: {name}: expected {expected}, got {shown}")
+        return ProtocolError(f"{self._address} gave an invalid answer: {name}: expected {expected}, got {shown}")
 
     def integer(self, name: str, least: int, most: int, default: Any = _MISSING, remedy: str = "") -> int:
         value = self._value(name, default)
@@ -150,7 +150,7 @@ class _Reader:
             try:
                 part_numbers(value)
             except ProtocolError as error:
-                raise ProtocolError(f"{self._address} gave a wrong answer: {error}") from error
+                raise ProtocolError(f"{self._address} gave an invalid answer: {error}") from error
         return value
 
     def texts(self, name: str, most: int, default: Any = _MISSING) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class _Reader:
         try:
             return fields_from_json(self._value(name, []))
         except (ConfigError, ArtifactError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"{self._address} gave a wrong answer: {name}: {error!r:.200}") from error
+            raise ProtocolError(f"{self._address} gave an invalid answer: {name}: {error!r:.200}") from error
 
     def versions(self, name: str) -> dict[str, str]:
         values = self._value(name, _MISSING)

@@ -2,7 +2,7 @@
 
 A token never appears in a repr, a message or a log. A pickle, which torch's DataLoader uses to start worker processes,
 contains the token only if it was given as an argument; a token from the environment is read again in each process. Only
-the paths of certificates are kept, and the files are read for every connection, so that renewed ones are found.
+the paths of certificates are kept, and the files are read for every connection, so renewed certificates are picked up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REASONS = {
 
 
 class Credentials:
-    """A token and files for TLS; anything that is None is taken from the environment, if set there.
+    """A token and files for TLS; what is None is taken from the environment, if it is set there.
 
     Args:
         token: Bearer token; SOPHON_TOKEN by default.
@@ -105,7 +105,7 @@ def _made(given: dict[str, Any]) -> Credentials:
 
 
 def _token_of(text: str) -> str:
-    """Return the token, given itself or a one-line token file; the data sets on that line concern only the node."""
+    """Return the token in a text: a token, or a one-line token file, whose data sets concern only the node."""
     lines = [words for line in text.splitlines() if (words := line.split("#", 1)[0].split())]
     if len(lines) > 1:
         raise ConfigError(
@@ -134,7 +134,7 @@ def certificate_problem(message: str) -> str | None:
     text = message.lower()
     if "certificate verify failed" in text or "hostname verification" in text:
         return (
-            "the node's certificate is not trusted (unknown authority, expired, or for another host name); "
+            "the node's certificate is not trusted (unknown authority, expired, or for a different host name); "
             "give the PEM file of the authority that signed it as tls_ca"
         )
     if "wrong version number" in text:
@@ -151,7 +151,7 @@ def plain_reason(message: str) -> str | None:
 
 
 def connection_hint(message: str) -> str:
-    """Return a likely reason for a connection that the node closed at once, since gRPC gives none."""
+    """Return a likely reason why the node closed a connection immediately, since gRPC gives none."""
     if "failed to connect" not in message or "Socket closed" not in message:
         return ""
     return (

@@ -1,10 +1,10 @@
 """Discovery: ways to find the nodes of a data set from one address that stands for all of them.
 
-Discovery runs when a data set is opened, after failures, and every few seconds, so that nodes may come, go and move in
-the middle of an epoch. It only lists the nodes; each node reports what it holds.
+Discovery runs when a data set is opened, after failures, and every few seconds, so nodes may come, go and move in the
+middle of an epoch. It only lists the nodes; each node reports what it holds.
 
-A new way is a function that takes an address, credentials and a deadline and returns a `Discovery`, one row in `WAYS`
-and one test.
+To add a way, write a function that takes an address, credentials and a deadline and returns a `Discovery`, then add a
+row to `WAYS` and a test.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FoundNode:
     """A node of a data set.
 
     Args:
-        address: Its address with the data set's name, such as ``grpc://10.0.0.4:7077/train``.
+        address: Address of the node with the data set's name, such as ``grpc://10.0.0.4:7077/train``.
         fingerprint: Fingerprint of what the node holds; "" if not known.
         part: Name of the part for messages; "" if not known.
     """
@@ -44,8 +44,8 @@ class Found:
 
     Args:
         nodes: The storage nodes, each once.
-        relays: Addresses of the relays in front of them.
-        missing: Names of parts that are known to exist and have no holder.
+        relays: Addresses of the relays in front of these nodes.
+        missing: Names of parts that are known to exist but have no holder.
     """
 
     nodes: tuple[FoundNode, ...]
@@ -81,12 +81,12 @@ class Discovery(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Release whatever is held."""
+        """Release all resources."""
 
 
 Opener: TypeAlias = Callable[[str, Credentials, float], Discovery]
 
-# They belong to packages above this one, so they are named here and imported on first use.
+# These functions belong to packages above this one, so they are named here and imported on first use.
 WAYS: dict[str, Opener | str] = {
     "sophon": "sophon.cluster.registered:open_registered",
     "sophon+tls": "sophon.cluster.registered:open_registered",
@@ -107,7 +107,7 @@ def open_discovery(address: str, credentials: Credentials, deadline_s: float) ->
     """Return the way of discovery that an address names.
 
     Args:
-        address: One with a scheme of the table `WAYS`.
+        address: An address whose scheme is in `WAYS`.
         credentials: Credentials for the service that is asked.
         deadline_s: Deadline of the caller, within which any failure is noticed.
 

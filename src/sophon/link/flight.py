@@ -29,7 +29,7 @@ from sophon.errors import (
 )
 from sophon.link import grpc_fork as fork
 from sophon.link.answer import MAX_TRUSTED_BYTES, check_answer, opened_from, parse_answer
-from sophon.link.closed import CLOSED_SCHEMA, is_clock, opened_batch, read_options
+from sophon.link.closed import CLOSED_SCHEMA, opened_batch, parts_of, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.deadline import within
 from sophon.link.listing import Listing, received
@@ -61,7 +61,7 @@ _LEAST_SILENCE_S = 3.0  # three times as long as a healthy node means to be sile
 # message, so no more than this is ever held.
 _MAX_ANSWER_MESSAGE_BYTES = 32 << 20
 OPEN_S = 10.0
-_MOST_PARTS = 3  # messages to read of an answer: one more than there should be
+_MOST_PARTS = 3  # messages of an answer to read: one more than there should be
 _LONGEST_BACKOFF_MS = 2_000  # the machine's longest pause; gRPC's own would grow to two minutes
 
 
@@ -70,7 +70,7 @@ class FlightTransport(Transport):
 
     Args:
         address: ``grpc://host:port/dataset`` or ``grpc+tls://host:port/dataset``.
-        timeout_s: Timeout for opening; callers watch their fetches themselves.
+        timeout_s: Timeout for opening a data set; callers time their own fetches.
         credentials: Credentials for the node; by default those in the environment.
         silence_s: How long the node may send nothing while it owes an answer.
         protocol: Version of the protocol that the node is known to speak; determined when it is opened.
@@ -122,7 +122,7 @@ class FlightTransport(Transport):
         self._lock = threading.RLock()  # reentrant for the same reason as in `silence`
 
     def open(self, pipeline: Pipeline) -> Opened:
-        """Ask the node what the data set is and what the node can do with the pipeline."""
+        """Ask the node to describe the data set and what it can do with the pipeline."""
         message = self.describe(pipeline.prefix(pipeline.reach).to_spec() if pipeline.max_cut else None)
         opened = opened_from(message, self.address, self._credentials.trusted)
         return replace(opened, protocol=self._protocol)
@@ -138,7 +138,7 @@ class FlightTransport(Transport):
             if len(results) != 1:
                 raise ProtocolError(f"{self.address} gave {len(results)} answers to one request")
             body = results[0].body
-            check_answer(body.size, self._credentials.trusted)  # before it is copied
+            check_answer(body.size, self._credentials.trusted)  # before the body is copied
             message = parse_answer(body.to_pybytes(), self._credentials.trusted)
         self._protocol = agreed(message.get("protocols"))
         if self._protocol == OLDEST_PROTOCOL and not self._credentials.trusted:
@@ -204,7 +204,7 @@ class FlightTransport(Transport):
         return _Connection(self)
 
     def acquire(self) -> Any:
-        """Return this process's client, and count one more user of it."""
+        """Return this process's client and increment its user count."""
         from pyarrow import flight
 
         with self._lock:
@@ -299,7 +299,7 @@ class _FlightFetch(Fetch):
             with typed_errors(transport.address):
                 yield from self._replies(client)
         except ProtocolError as error:
-            was_refused = error.__cause__ is not None  # rejected by the node, not its reply by us
+            was_refused = error.__cause__ is not None  # the node rejected the request; we did not reject its reply
             if not was_refused or not transport.step_back(self._request):
                 raise
             raise RetryableError(f"{transport.address} now runs an earlier release; using its protocol") from error
@@ -333,10 +333,10 @@ class _FlightFetch(Fetch):
             self.heard_s = time.monotonic()
             self.waiting_since_s = None  # the caller may take as long as it likes with a reply
             note, batch = chunk.app_metadata, None if is_closed else chunk.data
-            if note is not None and (not is_closed or is_clock(note)):
-                self.clock = StreamClock.from_bytes(note.to_pybytes())
-            elif note is not None:
-                batch = opened_batch(note, self._request.schema)
+            if note is not None:
+                clock, message = parts_of(note) if is_closed else (note.to_pybytes(), None)
+                self.clock = StreamClock.from_bytes(clock) if clock else self.clock
+                batch = batch if message is None else opened_batch(message, self._request.schema)
             if batch is not None:
                 yield from replies_of(batch, self._request)  # possibly none: the node only reports that it is working
             self.waiting_since_s = time.monotonic()
@@ -378,10 +378,10 @@ class typed_errors:  # noqa: N801 - reads as a statement
         )
         if error is not None and "larger than max" in str(error):
             raise ProtocolError(f"{self._address} sent a message that exceeds the maximum size") from error
-        # gRPC has no class for a node that has no threads left for a while, and Arrow none for gRPC's word for it.
+        # Neither gRPC nor Arrow has an error class for a node that is temporarily out of threads.
         if isinstance(error, lost) or (error is not None and "resource exhausted error" in str(error)):
             if isinstance(error, flight.FlightCancelledError) and str(error).endswith("with message: "):
-                # All that Arrow passes on of gRPC's refusal of a message that is too long.
+                # When gRPC refuses a message that is too long, this is all that Arrow passes on.
                 raise RetryableError(
                     f"{self._address}: the reply was cut off or exceeded the maximum message size"
                 ) from error
@@ -402,7 +402,7 @@ def silence_within(deadline_s: float) -> float:
 
 
 def _bounds_of_answers(trusted: bool) -> str:
-    """Return gRPC's configuration that bounds the messages of answers; replies have a separate bound."""
+    """Return the gRPC configuration that limits the size of answers; replies have a separate limit."""
     name = {"service": "arrow.flight.protocol.FlightService", "method": "DoAction"}
     most = MAX_TRUSTED_BYTES + (1 << 20) if trusted else _MAX_ANSWER_MESSAGE_BYTES
     return json.dumps({"methodConfig": [{"name": [name], "maxResponseMessageBytes": most}]})

@@ -8,7 +8,7 @@ connect instead of hanging.
 
 The parent's connections and streams must not be freed in the child either: that would wait for gRPC's threads, which do
 not exist there. The garbage collector would free one in a reference cycle, such as that of a caught error. So in the
-child it ignores everything that comes from the parent (`tests/link/test_grpc_fork.py`).
+child the collector ignores everything that comes from the parent (`tests/link/test_grpc_fork.py`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Forkable(Protocol):
 class _State:
     def __init__(self) -> None:
         self.holders: weakref.WeakSet[Forkable] = weakref.WeakSet()
-        self.used = False  # since the last fork, by us
-        self.was_used = False  # ever, by us
+        self.used = False  # whether we have used gRPC since the last fork
+        self.was_used = False  # whether we have ever used gRPC
         self.collects = True  # whether the garbage collector is on
-        self.usable = True  # in this process
+        self.usable = True  # whether gRPC works in this process
         self.usable_in_child = True
         self.abandoned: list[object] = []
         self.foreign: frozenset[tuple[str, str]] = frozenset()  # threads of another library's gRPC, such as Ray's
@@ -59,9 +59,9 @@ def watch(holder: Forkable) -> None:
 def look_around() -> None:
     """Record which threads belong to the gRPC of another library: any that exist before Flight is loaded.
 
-    Ray has its own copy of gRPC, in the same process and with the same thread names. What happens to it in a child does
-    not concern us. Threads that such a library starts later cannot be distinguished from ours, and a fork waits for
-    them in vain.
+    Ray has its own copy of gRPC, in the same process and with the same thread names. What happens to that copy in a
+    child does not concern us. Threads that such a library starts later cannot be distinguished from ours, and a fork
+    waits for them in vain.
     """
     if "pyarrow._flight" not in sys.modules and _TASKS.is_dir():
         try:
@@ -71,7 +71,7 @@ def look_around() -> None:
 
 
 def grpc_is_usable() -> bool:
-    """Return False in a process that was forked while gRPC was in use; note that it is about to be used."""
+    """Note that gRPC is about to be used; return False if this process was forked while gRPC was in use."""
     _state.used = _state.was_used = True
     return _state.usable
 

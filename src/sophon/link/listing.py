@@ -1,8 +1,8 @@
-"""Lists of the samples a node holds, with which the parts of one data set are distinguished and put together.
+"""Lists of the samples that a node holds, used to tell the parts of a data set apart and to put them together.
 
-Requested only if nodes turn out to hold different samples. A listing is sent in pieces, each the answer to a Flight
-action ``listing`` with the body ``{"dataset": "train", "fingerprint": "…", "start": 50000}``: a JSON header ``{"rows":
-50000, "id_bytes": 1250000, "has_labels": true, "kind": "folder"}``, and a zstd frame of
+Listings are requested only if nodes turn out to hold different samples. A listing is sent in pieces, each the answer to
+a Flight action ``listing`` with the body ``{"dataset": "train", "fingerprint": "…", "start": 50000}``: a JSON header
+``{"rows": 50000, "id_bytes": 1250000, "has_labels": true, "kind": "folder"}``, and a zstd frame of
 
     lengths of the ids in bytes, uint32 | the ids, UTF-8 | sizes of the files, int64 | labels, int64, if there are any
     | digests of the data that the manifest stores for a sample, such as boxes, int64, if any ("has_kept")
@@ -30,7 +30,7 @@ from sophon.store.pages.columns import whole
 _ROWS = 50_000  # rows in one piece: at a megabit per second it takes a few seconds, and a call may take ten
 _PIECE_ID_BYTES = 16 << 20  # bytes of ids in one piece; a single longer id is still sent
 _MAX_ID_BYTES = _PIECE_ID_BYTES + (1 << 20)  # longest id that is accepted
-_MOST_ID_BYTES = 512 << 20  # of all ids together: the most samples that are accepted, with 32 bytes each
+_MOST_ID_BYTES = 512 << 20  # of all ids together: 32 bytes for each of the most samples that are accepted
 _MOST_TRUSTED_BYTES = 16 << 30
 _LEAST_SHARE = 8  # a piece other than the last has at least this share of a full piece's rows or id bytes
 _MAX_KIND = 64
@@ -104,11 +104,11 @@ def received(
     Args:
         ask: Requests the piece that starts at a row.
         samples: How many rows the node has announced.
-        fingerprint: Fingerprint that they must have.
+        fingerprint: Fingerprint that the listing must have.
         trusted: Whether the user trusts the node, so that the longest lists are accepted.
 
     Raises:
-        ProtocolError: The node has sent something else.
+        ProtocolError: The node sent anything else.
     """
     pieces: list[Listing] = []
     start, left_bytes = 0, _MOST_TRUSTED_BYTES if trusted else _MOST_ID_BYTES

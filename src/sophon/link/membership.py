@@ -5,10 +5,10 @@
     {"node": "7f3a…", "role": "storage", "url": "grpc://10.0.0.4:7077", "cores": 4.0, "release": "0.3.0",
      "datasets": {"train": {"fingerprint": "9c1e…", "samples": 320292, "part": "1/4", "whole": "51b7…"}}}
 
-A relay has the role "relay", and no fingerprints: it holds nothing. It may have several names for one data set, one for
-each part: ``train~1`` and ``train~2`` both belong to ``train``. A node that is about to stop says so with ``"leaving":
-true``, so that no new trainers are sent to it. Trainers report what holds them up (`TrainerReport`). Neither side is
-trusted: every string and number is bounded.
+A relay has the role "relay", and no fingerprints, since it holds nothing. It may have several names for one data set,
+one for each part: ``train~1`` and ``train~2`` both belong to ``train``. A node that is about to stop says so with
+``"leaving": true``, so that no new trainers are sent to it. Trainers report what holds them up (`TrainerReport`).
+Neither side is trusted: every string and number is bounded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_REPORT_BYTES = 4 << 10
 PART_MARK = "~"  # between the name of a data set and that of its part, where a relay has one name for each part
 ROLES = ("storage", "relay")
 BEAT_S = 1.0  # between two announcements of a node
-LEASE_S = 5.0  # without one before a node counts as silent
+LEASE_S = 5.0  # without an announcement before a node counts as silent
 _MOST_DATASETS = 256
 _MOST_TEXT = 256
 _MOST_SAMPLES = 1 << 40
@@ -69,8 +69,8 @@ class NodeRecord:
         node: Unique name of the process.
         url: Address for trainers, without the name of a data set.
         role: "storage" or "relay".
-        cores: Number of cores for ops.
-        release: Its release.
+        cores: Number of cores that the node has for ops.
+        release: The release of sophon that the node runs.
         datasets: What it holds of each data set, by name.
         is_leaving: Whether it is about to stop.
     """
@@ -92,7 +92,7 @@ class NodeRecord:
 
     @classmethod
     def from_json(cls, data: bytes) -> NodeRecord:
-        """Return the record that was sent, or raise `ProtocolError`."""
+        """Parse a received record; raise `ProtocolError` for anything else."""
         said = parse_json(data, MAX_RECORD_BYTES)
         url, role, cores, datasets = said.get("url"), said.get("role"), said.get("cores", 0), said.get("datasets")
         if not is_node_url(url):
@@ -120,11 +120,11 @@ class TrainerReport:
     """What a trainer tells a registry.
 
     Args:
-        dataset: Name of the data set that it reads.
+        dataset: Name of the data set that the trainer reads.
         trainer: Unique name of the process.
-        bottleneck: The resource that limits its planned epoch; "" if it has no plan.
-        waited_share: Share of its time that it waits for batches.
-        relay_share: Share of the time that relays are busy, by its plan.
+        bottleneck: The resource that limits the trainer's planned epoch; "" without a plan.
+        waited_share: Share of the trainer's time spent waiting for batches.
+        relay_share: Share of the time that relays are busy, according to the plan.
     """
 
     dataset: str
@@ -139,7 +139,7 @@ class TrainerReport:
 
     @classmethod
     def from_json(cls, data: bytes) -> TrainerReport:
-        """Return the report that was sent, or raise `ProtocolError`."""
+        """Parse a received report; raise `ProtocolError` for anything else."""
         said = parse_json(data, MAX_REPORT_BYTES)
         shares = [_share(said, name) for name in ("waited_share", "relay_share")]
         return cls(_name(_text(said, "dataset")), _text(said, "trainer"), _text(said, "bottleneck"), *shares)
@@ -158,7 +158,7 @@ def _share(said: dict[str, Any], name: str) -> float:
 
 
 def held_from(said: object) -> Held:
-    """Parse the part of a data set that a node holds, or raise `ProtocolError`."""
+    """Parse a description of the part that a node holds; raise `ProtocolError` for anything else."""
     if not isinstance(said, dict):
         raise ProtocolError(f"expected the description of a data set, got {said!r:.80}")
     samples = said.get("samples", 0)
@@ -179,7 +179,7 @@ def is_node_url(url: object) -> bool:
 
 
 def part_numbers(text: str) -> tuple[int, int]:
-    """Return the number of a part and how many there are, such as 3 and 8 of ``3/8``; raise `ProtocolError`."""
+    """Return a part's number and the number of parts, such as 3 and 8 for ``3/8``, or raise `ProtocolError`."""
     found = _PART.fullmatch(text)
     number, of = (int(found[1]), int(found[2])) if found is not None else (0, 0)
     if not 1 <= number <= of <= MOST_PARTS:

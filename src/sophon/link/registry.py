@@ -1,7 +1,7 @@
 """Calls to a registry over Flight.
 
-Concurrency: trainers, which may fork, make a connection for each call and close it: they ask rarely. A node, which asks
-every second and never forks, keeps its own; then only one thread may call.
+Concurrency: trainers, which may fork, make a connection for each call and close it: they ask rarely. A node, which
+calls every second and never forks, keeps one connection, and only one of its threads may call.
 """
 
 from __future__ import annotations
@@ -113,6 +113,6 @@ class RegistryClient:
 
 
 def _bounds_of_lookups() -> str:
-    """Return gRPC's configuration that bounds the answer to who holds a data set."""
+    """Return the gRPC configuration that limits the size of the answer to "who holds this data set?"."""
     name = {"service": "arrow.flight.protocol.FlightService", "method": "GetFlightInfo"}
     return json.dumps({"methodConfig": [{"name": [name], "maxResponseMessageBytes": _MAX_INFO_BYTES}]})

@@ -1,7 +1,7 @@
 """The table of address schemes: which transport opens an address such as ``grpc://host:port/dataset``.
 
-A new scheme is a function that opens a transport, one row here and one test. Rooms above this one add their own rows
-when they are imported.
+To add a scheme, write a function that opens a transport, then add a row here and a test. Rooms above this one add their
+rows when they are imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from sophon.link.credentials import Credentials
 from sophon.link.flight import open_flight
 from sophon.link.transport import Transport
 
-# Takes the address, credentials for the other side, and the caller's deadline, within which any failure is noticed.
+# Opens a transport, given the address, credentials for the other side, and the caller's deadline, within which any
+# failure is noticed.
 Opener: TypeAlias = Callable[[str, Credentials | None, float], Transport]
 
 SCHEMES: dict[str, Opener] = {"grpc": open_flight, "grpc+tls": open_flight}
@@ -36,7 +37,7 @@ def open_address(address: str, credentials: Credentials | None = None, deadline_
         deadline_s: Deadline of the caller, within which any failure is noticed.
 
     Raises:
-        ConfigError: The scheme is not in the table, or the address does not have the form that it requires.
+        ConfigError: The scheme is not in the table, or the address does not have the form that the scheme requires.
     """
     scheme = scheme_of(address)
     if scheme not in SCHEMES:

@@ -1,18 +1,18 @@
 """Ends connections on which nothing arrives any more: a host that lost power, a process that hangs, a cut link.
 
-A trainer is not notified of these, and a call would wait for its whole deadline. A node sends something on every open
-stream at least once a second (`server.service`), so if a call waits and no byte has arrived for much longer than that,
-the connection is dead. The kernel knows when the last byte came. Any byte counts, so one large sample on a slow link is
-never mistaken for silence.
+A trainer is not notified of such failures, and a call would wait until its deadline. A node sends something on every
+open stream at least once a second (`server.service`), so if a call waits and no byte has arrived for much longer than
+that, the connection is dead. The kernel knows when the last byte came. Any byte counts, so one large sample on a slow
+link is never mistaken for silence.
 
 Why not gRPC's keepalive: in gRPC 1.81 (pyarrow 26) its timeout is never started. Its ping timeout waits for the answer
 to a ping, which queues behind the samples that are being sent, so on a link of 1 Mbit/s it ends healthy connections. A
-node that has nothing to send also answers it with "too many pings".
+node that has nothing to send also rejects pings with "too many pings".
 
-Concurrency: one thread runs while there are calls. It stays for a moment after the last one, since starting a thread
-for every single sample would double the time of a request. `rest` ends it, for callers who close a connection or fork.
-It also ends with the watch, to which it holds no reference while it waits. Limits: the query to the kernel works only
-on Linux; elsewhere, and behind a proxy, a call ends at its deadline.
+Concurrency: one thread runs while there are calls. The thread stays for a moment after the last call, since starting a
+thread for every single sample would double the time of a request. `rest` ends the thread, for callers that close a
+connection or fork. The thread also ends with the watch, since it holds no reference to the watch while it waits.
+Limits: the query to the kernel works only on Linux; elsewhere, and behind a proxy, a call ends at its deadline.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SilenceWatch:
                 thread.start()
                 self._thread = thread  # only once it has really started
                 if self._at_end is not None:
-                    self._at_end.detach()  # that of a thread that has ended
+                    self._at_end.detach()  # the finalizer of a thread that has ended
                 self._at_end = weakref.finalize(self, _end, os.getpid(), self._over, self._thread)
                 self._at_end.atexit = False
 
@@ -146,7 +146,7 @@ def _run(held: weakref.ref[SilenceWatch], over: threading.Event, pause_s: float)
 
 def _end(pid: int, over: threading.Event, thread: threading.Thread) -> None:
     if pid != os.getpid():
-        return  # in a forked child there is no such thread, and it may have held the event's lock
+        return  # in a forked child the thread does not exist, and may have held the event's lock
     over.set()
     if thread is not threading.current_thread():
         thread.join(1.0)

@@ -1,7 +1,7 @@
 """What a node reveals about its errors: what happened and what to try, but nothing about its internals.
 
-Tracebacks and absolute paths reveal how a machine is set up. They stay in its log, unless it was started with
-``--debug``. Ids of samples are relative to their data set and are sent, since users need them.
+Tracebacks and absolute paths reveal how a machine is set up. They stay in the node's log, unless the node was started
+with ``--debug``. Ids of samples are relative to their data set and are sent, since users need them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def told_text(error: BaseException) -> str:
 
 
 def told_traceback(error: Error) -> str:
-    """Return the end of an error's traceback if others may read it.
+    """Return the end of an error's traceback, or nothing if others may not read it.
 
     A caller without access learns nothing about this node, and a traceback does not help with a configuration error, so
     these errors have none.

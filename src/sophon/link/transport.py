@@ -1,4 +1,4 @@
-"""The interface of transports, which fetch samples. `link.flight` is one, `loader.sources.local` another.
+"""The interface of transports, which fetch samples, such as `link.flight` and `loader.sources.local`.
 
 Concurrency: several threads may use a transport at the same time.
 """
@@ -20,14 +20,14 @@ from sophon.store.fields import Field
 
 @dataclass(frozen=True)
 class Behind:
-    """A relay's description of the node behind it.
+    """A relay's description of the node behind the relay.
 
     Args:
-        max_cut: Number of ops, from the first, that can run there.
-        digests: Digests of the built-in picture after each of these ops there.
-        versions: Versions of the software there.
-        cores: Number of cores that may work on ops there.
-        codecs: Names of the codecs that work there.
+        max_cut: How many of the first ops can run on the node.
+        digests: Digests of the built-in picture after each of these ops, as computed by the node.
+        versions: Versions of the node's software.
+        cores: Number of cores that the node has for ops.
+        codecs: Names of the codecs that work on the node.
     """
 
     max_cut: int = 0
@@ -48,13 +48,13 @@ class Opened:
         classes: Names of the classes, if there are any.
         has_labels: Whether samples have labels.
         columns: Names of further columns.
-        max_cut: Number of ops, from the first, that can run there.
-        digests: Digests of the built-in picture after each of these ops there.
-        versions: Versions of the software there.
-        reason: Why no more ops can run there.
+        max_cut: How many of the first ops can run near storage.
+        digests: Digests of the built-in picture after each of these ops, as computed near storage.
+        versions: Versions of the software near storage.
+        reason: Why no more ops can run near storage.
         max_samples: Number of samples that one request may name.
-        cores: Number of cores that may work on ops there.
-        codecs: Names of the codecs that work there.
+        cores: Number of cores near storage for ops.
+        codecs: Names of the codecs that work near storage.
         store: Kind of the store; "" if unknown.
         fields: Fields of a sample, if there are several.
         has_bands: Whether parts of objects can be read instead of whole ones.
@@ -62,8 +62,8 @@ class Opened:
         columns_digest: Digest of the further columns, which the fingerprint does not cover; "" if it is not known.
         state: Digest of names, sizes and times of the listed files: it differs between copies of the same data, and
             changes when files are rewritten; "" if it is not known.
-        time_s: Time of the answer by the clock there, in seconds since 1970; 0 if it is not known.
-        part: Which part of a larger data set this is, such as 3/8; "" if it is not known to be one.
+        time_s: Time of the answer by the node's clock, in seconds since 1970; 0 if it is not known.
+        part: Which part of a larger data set this is, such as 3/8; "" if it is not known to be a part.
         whole: Fingerprint of that larger data set.
         behind: The node behind a relay; None for a node.
     """
@@ -94,7 +94,7 @@ class Opened:
 
     @property
     def is_relay(self) -> bool:
-        """Whether it holds nothing itself and passes samples on."""
+        """Whether this is a relay, which holds nothing itself and passes samples on."""
         return self.behind is not None
 
 
@@ -102,9 +102,9 @@ class Fetch(ABC):
     """The replies to one request, as they arrive.
 
     Attributes:
-        clock: How the other side has spent its time so far: how long it had nothing to send because it waited for ops,
+        clock: How the other side has spent its time so far: how long it had nothing to send because it waited for ops
             or for the store.
-        heard_s: When it last gave a sign of life, by the monotonic clock; 0 if it has not yet.
+        heard_s: When the other side last gave a sign of life, by the monotonic clock; 0 if it has not done so yet.
     """
 
     clock: StreamClock = StreamClock()
@@ -112,12 +112,12 @@ class Fetch(ABC):
 
     @property
     def computing_s(self) -> float:
-        """How long the other side has had nothing to send because it waited for ops, so far."""
+        """How long, so far, the other side has had nothing to send because it waited for ops."""
         return self.clock.computing_s
 
     @property
     def reading_s(self) -> float:
-        """How long the other side has had nothing to send because it waited for the store, so far."""
+        """How long, so far, the other side has had nothing to send because it waited for the store."""
         return self.clock.reading_s
 
     @abstractmethod
@@ -167,4 +167,4 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release whatever is held."""
+        """Release all resources."""

@@ -11,21 +11,22 @@ Request (the ticket of a Flight DoGet)::
      "versions": "…"}
 
 The payload of a sample is that of its first field, the one that the pipeline is for. If further `fields` are requested,
-it is a bundle (`sophon.bundle`): a payload for each of them, one after another, each in a codec of its kind.
+it is a bundle (`sophon.bundle`): a payload for each field, one after another, each in a codec for its kind.
 
 Versions: a node announces at opening which versions of this protocol it speaks, and a trainer uses the highest that
-both know (`agreed`), so that nodes can be upgraded one by one, before or after trainers. A release speaks its own
-version and the one before. Version 2 brought `fields` and `closed`, which says that record batches come in envelopes
-(`sophon.link.closed`); a trainer requests that unless its user trusts the node.
+both know (`agreed`), so nodes can be upgraded one by one, before or after trainers. A release speaks its own version
+and the one before. Version 2 brought `fields` and `closed`, which says that record batches come in envelopes
+(`sophon.link.closed`); a trainer requests envelopes unless its user trusts the node.
 
 If a node holds a part of a data set, a sample is a pair ``[17, 1003]``: its index on that node, and its index in the
-whole data set, on which random ops depend. A node of a release without pairs rejects them.
+whole data set, on which random ops depend. A node whose release does not know pairs rejects them.
 
 A relay announces at opening that it is one (``relay`` in its answer). A request to it names routes instead of cuts:
 ``"cuts": ["0:window/2:raw"]``, the cut to request from its node and the cut to make from it. Its replies then have
 three more columns: ``first``, the cut that the node actually made, ``relay_s``, the CPU seconds that the relay spent,
-and ``first_bytes``, the bytes that came from the node; ``cut`` is that of the arrival, which may also be the first one,
-if the relay did nothing. ``node_versions`` are to the node what ``versions`` are to the relay.
+and ``first_bytes``, the bytes that came from the node; ``cut`` is the cut with which the sample reaches the trainer,
+which is the first one if the relay did nothing. In the request, ``node_versions`` is for the node what ``versions`` is
+for the relay.
 
 Reply columns: ``position`` in the request, ``cut`` actually made, ``payload``, ``label`` (null if the data set has
 none), ``cpu_s`` spent on ops and codec near storage, ``error`` (null, or JSON with type, message and traceback),
@@ -34,12 +35,14 @@ none), and what a trainer needs to learn costs: ``op_s`` (CPU seconds of each op
 ``height`` and ``width`` of the picture (0 if unknown).
 
 The sizes of all files (the answer to the Flight action ``sizes``, whose body is ``{"dataset": "train"}``) are unsigned
-32-bit integers, little-endian, one per sample, in parts of a mebibyte; a file of 4 GiB or more has the largest number.
+32-bit integers, little-endian, one per sample, in parts of a mebibyte; for a file of 4 GiB or more, the number is the
+largest that fits.
 
 Each record batch comes with JSON about its stream so far (`StreamClock`): ``computing_s`` says how long the stream had
 nothing to send because it waited for ops, ``reading_s`` how long because it waited for the store. That distinguishes a
 slow node and a slow disk from a slow link. ``reads``, ``read_bytes`` and ``read_s`` say how many samples were read, and
-how long the reads took, with concurrent ones added up. A batch without rows means that the node is still working.
+how long the reads took, with the times of concurrent reads added up. A batch without rows means that the node is still
+working.
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ from sophon.errors import ConfigError, Error, ProtocolError
 from sophon.link.closed import Room
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
+from sophon.store.pages.columns import plain_array
 
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
@@ -111,10 +115,10 @@ RELAYED_SCHEMA = pa.schema(
 
 
 def agreed(said: object) -> int:
-    """Return the protocol version to use with a node that speaks these; an early release announces none.
+    """Return the protocol version to use with a node that speaks the given ones; an early release announces none.
 
     Raises:
-        ProtocolError: There is no version that both speak.
+        ProtocolError: There is no version that both sides speak.
     """
     theirs = said if isinstance(said, list) else [1]
     both = [version for version in PROTOCOLS if version in theirs[:_MOST_VERSIONS]]
@@ -275,7 +279,11 @@ class Reply:
     first: Cut | None = None  # from a relay: the cut that its node actually made
     relay_s: float = 0.0
     first_bytes: int = 0
-    is_cached: bool = False  # not on the wire: whether the trainer had it already
+    is_cached: bool = False  # not on the wire: whether the trainer already had the sample
+
+
+WHOLE = "whole"
+"""Reason of a reply with the raw file: the pass needs all of it, so that the requested window is the file."""
 
 
 @dataclass
@@ -287,7 +295,7 @@ class StreamClock:
         reading_s: How long there was nothing to send because the stream waited for the store.
         reads: Number of samples that were read.
         read_bytes: Bytes of these samples.
-        read_s: Total seconds of the reads, with concurrent ones added up.
+        read_s: Total seconds of the reads; the times of concurrent reads are added up.
     """
 
     computing_s: float = 0.0
@@ -356,7 +364,7 @@ def two_of(size: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _payloads(parts: list[Payload], room: Room | None) -> pa.Array:
-    """Return payloads as one column, with one copy; pyarrow's builder would grow its buffer again and again."""
+    """Return payloads as one column, with one copy; pyarrow's builder would grow its buffer repeatedly."""
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum([len(part) for part in parts], out=offsets[1:])
     if room is None:
@@ -371,13 +379,13 @@ def _payloads(parts: list[Payload], room: Room | None) -> pa.Array:
 def raw_batch(
     positions: NDArray[np.int32], ends: NDArray[np.int32], data: pa.Buffer, labels: NDArray[np.int64] | None
 ) -> pa.RecordBatch:
-    """Return raw samples as one record batch, without a copy or an object for each of them.
+    """Return raw samples as one record batch, without a copy or a Python object per sample.
 
     Args:
         positions: Positions of the samples in the request.
         ends: End of each sample in the data; samples are contiguous, starting at 0.
         data: Buffer that begins with the bytes of all samples.
-        labels: Their labels, if they have any.
+        labels: Labels of the samples, if they have any.
     """
     count = len(positions)
     offsets = np.zeros(count + 1, np.int32)
@@ -385,15 +393,17 @@ def raw_batch(
     held = data.slice(0, int(offsets[-1]))
     payload = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), held])
     columns = list(_bare(count))
-    columns[_POSITION], columns[_PAYLOAD] = pa.array(positions), payload
+    columns[_POSITION], columns[_PAYLOAD] = plain_array(pa.int32(), positions), payload
     if labels is not None:
-        columns[_LABEL] = pa.array(labels)
+        columns[_LABEL] = plain_array(pa.int64(), labels)
     return pa.RecordBatch.from_arrays(columns, schema=REPLY_SCHEMA)
 
 
 @functools.lru_cache(_COUNTS_KEPT)
 def _bare(count: int) -> tuple[pa.Array, ...]:
     """Return the columns for a number of raw samples that have nothing else to report."""
+    if count < _COUNTS_KEPT:
+        return tuple(column.slice(0, count) for column in _bare(_COUNTS_KEPT))
     return tuple(batch_of([Reply(0)] * count).columns)
 
 
@@ -474,7 +484,7 @@ def _is_answer(request: Request, position: int, first: Cut | None, cut: Cut) -> 
 
 
 def _columns(text: str | None, request: Request, is_whole: bool) -> dict[str, Any]:
-    """Return the columns of a sample: exactly those that were requested, unless it failed."""
+    """Return the columns of a sample: exactly those that were requested, unless the sample failed."""
     found = {} if text is None else parse_json(text.encode())
     if is_whole and found.keys() != set(request.columns):
         raise ProtocolError(f"asked for the columns {list(request.columns)!r:.80}, got {list(found)!r:.80}")
@@ -490,9 +500,9 @@ def _views(column: pa.Array) -> Iterator[memoryview]:
     _, offsets_buffer, data_buffer = column.buffers()
     if not len(column):  # then there may be no offsets at all
         return
-    # Validated to have this many; bytes of another buffer may follow.
+    # Validation has made sure that there are this many; bytes of another buffer may follow.
     offsets = np.frombuffer(offsets_buffer, np.int32, column.offset + len(column) + 1)[column.offset :]
-    # Arrow's buffers export signed bytes, as which a payload would not compare equal to its own bytes.
+    # Arrow's buffers export signed bytes, so a payload would not compare equal to its own bytes.
     view = memoryview(b"") if data_buffer is None else memoryview(data_buffer).cast("B")
     if len(offsets) and not (offsets[0] >= 0 and (np.diff(offsets) >= 0).all() and offsets[-1] <= len(view)):
         raise ProtocolError("expected payloads inside their buffer")
@@ -535,7 +545,7 @@ def parse_json(data: bytes, max_bytes: int = MAX_REQUEST_BYTES) -> dict[str, Any
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"expected a JSON object, got something else: {error}") from error
     if not isinstance(message, dict):
-        raise ProtocolError("expected a JSON object, got another JSON value")
+        raise ProtocolError("expected a JSON object, got a different JSON value")
     return message
 
 

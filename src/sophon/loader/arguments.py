@@ -30,7 +30,7 @@ from sophon.pipeline import Pipeline
 from sophon.process.cores import cores_here
 
 _MOST_REQUESTS = 32  # a storage node answers each with its own stream and a few samples of lookahead
-_USUAL_BATCH = 64  # a guess for batch samplers that do not say
+_USUAL_BATCH = 64  # a guess for batch samplers that do not state their batch size
 _SHALLOW = 8  # an eighth of the buffer's bytes is read ahead until that proves too little
 
 
@@ -55,7 +55,7 @@ class Own:
         return self.output.device if isinstance(self.output, Output) else None
 
     def on_host(self) -> Own:
-        """Return these arguments with samples that are finished on the host, wherever their batches go."""
+        """Return these arguments without a device, so samples are finished on the host, wherever their batches go."""
         return replace(self, output=replace(self.output, device=None)) if isinstance(self.output, Output) else self
 
     @property
@@ -145,7 +145,7 @@ def unwrapped(data: Any) -> tuple[Any, Order | None]:
 
 
 def _in_whole(inner: Any, outer: Order | None, count: int, starts: dict[int, int]) -> Order:
-    """Return the indexes that the samples of one or several members have in the whole."""
+    """Return the indexes, in the whole data set, of the samples of one or several members."""
     mine = inner.members if isinstance(inner, Several) else (inner,)
     places = np.concatenate([np.arange(len(one)) + starts[id(one)] for one in mine])
     assert outer is not None or len(places) == count
@@ -153,7 +153,7 @@ def _in_whole(inner: Any, outer: Order | None, count: int, starts: dict[int, int
 
 
 def divided(data: Any, pipeline: Any, positional: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return the pipeline and torch's positional arguments; after an object, the second argument may be either."""
+    """Return the pipeline and torch's positional arguments; if the first is an object, the second may be either."""
     if isinstance(data, str | PathLike | list | tuple | Transport):
         if positional:
             raise ConfigError(
@@ -230,7 +230,7 @@ def workers_kind(workers: Workers, told: TorchArguments, own_code: str) -> str:
     if workers.kind == "threads" and own_code and workers.number != 0:
         raise ConfigError(
             f"kind='threads': {own_code} may draw from the global generators, which belong to the training loop, "
-            "and holds the GIL; leave out the kind, and worker processes run it, or use num_workers=0"
+            "and holds the GIL; leave out kind to run it in worker processes, or use num_workers=0"
         )
     asks = own_code or told.multiprocessing_context is not None
     return workers.kind or ("processes" if asks else "threads")
@@ -254,17 +254,17 @@ def bound_ahead(buffer_bytes: int, prefetch_factor: Any, workers: int, batch_siz
 
 
 def tuner_for(kind: str, max_requests: int | None, requests: int, buffer_bytes: int) -> Tuner:
-    """Return the tuner of a loader.
+    """Return the tuner for a loader.
 
     Args:
         kind: "threads" or "processes".
-        max_requests: Fixed number given by the user; None to find one.
-        requests: Number of requests to begin with.
-        buffer_bytes: Bound on bytes ahead.
+        max_requests: Fixed number given by the user; None to tune it.
+        requests: Initial number of requests.
+        buffer_bytes: Bound on the bytes read ahead.
     """
     cores = cores_here()
     start = Setting(cores, requests, max(buffer_bytes // _SHALLOW, 1))
-    # Threads that wait rather than compute may be more than there are cores; processes are all started beforehand.
+    # There may be more threads than cores, since some only wait; processes are all started beforehand.
     most = 4 * cores if kind == "threads" else cores
     return Tuner(start, Setting(most, max_requests or _MOST_REQUESTS, buffer_bytes), cores)
 
@@ -310,6 +310,6 @@ def can_pin(wanted: bool, device: str, output: str) -> bool:
 
 
 def _is_current(device: str) -> bool:
-    """Return whether a device is of the same type as this machine's accelerator, or whether there is none."""
+    """Return whether a device has the same type as this machine's accelerator; True if there is no accelerator."""
     here = torch.accelerator.current_accelerator() if torch is not None else None
     return here is None or torch.device(device).type == here.type

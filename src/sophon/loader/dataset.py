@@ -51,9 +51,9 @@ from sophon.store.fields import FOREGROUND
 class RemoteDataset(Dataset[Any]):
     """The samples of ``grpc://host:port/dataset``, or of a path, after a pipeline.
 
-    Several nodes may hold copies of a data set, or parts of it; any that has a copy may fail.
+    Several nodes may hold copies of a data set, or parts of it; a node may fail if another one has a copy.
 
-    An item is (value, label), or just the value if the data set has no labels; with `columns` a dict of them
+    An item is (value, label), or just the value if the data set has no labels; with `columns`, a dict of these
     follows. Random ops depend on (seed, epoch, index): call `set_epoch` before each epoch, or use
     `sophon.EpochSampler`, which passes the epoch along with every index.
 
@@ -65,9 +65,10 @@ class RemoteDataset(Dataset[Any]):
         seed: Seed of all randomness.
         policy: "none", "all", "resize" or a cut such as "2:webp" for all samples; a plan: a `Plan`, the `Path` of one,
             or one cut per sample; or "optimal", "sophon" or "fastflow", which measure in the first epoch and plan for
-            those that follow, all worker processes together. These have to be told about each epoch, with `set_epoch`
-            or an `EpochSampler`. See `Planning` for more: where a profile is kept, whether lossy codecs are allowed.
-        on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
+            the following ones, for all worker processes together. Tell these policies about each epoch with
+            `set_epoch` or an `EpochSampler`. `Planning(…)` sets more: where a profile is kept, whether lossy codecs are
+            allowed.
+        on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one in
             the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
         output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns.
         target_transform: Applied to labels; seeded for each sample and run in the same place as your own steps.
@@ -98,7 +99,7 @@ class RemoteDataset(Dataset[Any]):
         columns, policy = told.output.columns, told.planning.policy
         if told.output.kind == "torch":
             need_torch('output="torch"')
-        found = given(url, pipeline, target_transform)  # of an object: its files and transforms
+        found = given(url, pipeline, target_transform)  # for an object, its files and transforms
         url, pipeline, target_transform = found.source, found.pipeline, found.target_transform
         self.faults = told.faults
         self.pipeline, self.table = self._divided(pipeline, told.output.device)
@@ -131,7 +132,7 @@ class RemoteDataset(Dataset[Any]):
         self._assign(None if self.measures else policy, cache, told.planning.allow_lossy, checked)
         self.finishing = self._finishing(columns, target_transform, told.output.kind, targets)
         self.bad_samples = BadSamples(told.on_error.action, told.on_error.budget, len(self))
-        # Shared with torch's worker processes, forked or spawned, also persistent ones.
+        # Shared with torch's worker processes, forked or spawned, including persistent ones.
         self._epoch = shared_array(1, np.int64)
         self._asked = Asked(len(self)) if any(op.random for op in self.pipeline.ops) else None
         self._planning = SharedPlanning(self.samples, self.measures, told.planning.allow_lossy)
@@ -171,7 +172,7 @@ class RemoteDataset(Dataset[Any]):
         return RemoteDataset(sources, self._recipe, **self._said)
 
     def __add__(self, other: Any) -> Any:
-        """Return both data sets as one; with one that is not remote, torch's `ConcatDataset`."""
+        """Return both data sets as one; if the other is not remote, return torch's `ConcatDataset`."""
         return joined([self, other]) if isinstance(other, RemoteDataset) else super().__add__(other)
 
     def _finishing(
@@ -209,7 +210,7 @@ class RemoteDataset(Dataset[Any]):
         fixed, plan = (None, policy) if is_plan else (policy, None)
         which = opened.fingerprint
         wanted = assignment_for(pipeline, fixed, plan, len(self), dataset=which, allow_lossy=allow_lossy)
-        # Digests take a moment, and matter only if something is to run elsewhere.
+        # Digests take a moment to compute, and matter only if something is to run elsewhere.
         offloads = any(cut.k for cut in wanted.cuts)
         samples.agreed_cut = agreed_cut(pipeline, opened) if offloads else 0
         samples.assignment = within(wanted, samples.agreed_cut)
@@ -255,7 +256,7 @@ class RemoteDataset(Dataset[Any]):
         """Set which epoch comes next, for worker processes too.
 
         Raises:
-            ConfigError: A step of the recipe was changed after it was translated, so that the change has no effect.
+            ConfigError: A step of the recipe was changed after it was translated, so the change has no effect.
         """
         check_unchanged(self._recipe, self.whole)
         self._epoch[0] = Key(0, epoch, 0).epoch
@@ -275,7 +276,7 @@ class RemoteDataset(Dataset[Any]):
 
     @property
     def title(self) -> str:
-        """Its address, its name if the address does not end in it, and its number of samples."""
+        """The address, the data set's name unless the address ends in it, and the number of samples."""
         name = "" if self.url.endswith(f"/{self.opened.name}") else f" ({self.opened.name})"
         return f"{self.url!r}{name}, {len(self):,} {'sample' if len(self) == 1 else 'samples'}"
 
@@ -302,7 +303,7 @@ class RemoteDataset(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[Any]:
-        """Return several samples, asked for in one request; an index may be (epoch, index)."""
+        """Return several samples, fetched with one request; an index may be (epoch, index)."""
         if self.table is not None:
             raise ConfigError(
                 f"device: whole batches are sent to {self.device!r}, by sophon.DataLoader; leave device out to get "
@@ -326,7 +327,7 @@ class RemoteDataset(Dataset[Any]):
         return found
 
     def _items(self, epoch: int, samples: list[int]) -> Any:
-        """Yield (position, (item,)) for samples of an epoch; nothing for bad ones that are left out."""
+        """Yield (position, (item,)) for samples of an epoch, except for bad ones that are skipped."""
         here, planning = Here(self.finishing, None), self._planning
         stats, watcher = planning.own_stats, planning.watcher()
         mending = Mending(self.samples, self.bad_samples, stats)
@@ -396,10 +397,10 @@ class _Connecting:
 
 
 def joined(datasets: Sequence[RemoteDataset]) -> RemoteDataset:
-    """Return several data sets as one, the samples of the first before those of the second.
+    """Return several data sets as one, with their samples in the given order.
 
     Raises:
-        ConfigError: They differ in more than their samples; the message says in what.
+        ConfigError: The data sets differ in more than their samples; the message names the difference.
     """
     first, deadline_s = datasets[0], datasets[0].faults.deadline_s
     for other in datasets[1:]:
@@ -464,7 +465,7 @@ def _own_fields(pipeline: Pipeline, columns: Sequence[str], opened: Opened, url:
     """Return the columns to bring along, and the fields that the pipeline's decoder reads along with the first.
 
     Raises:
-        ConfigError: The data set does not have them, or further fields are requested.
+        ConfigError: The data set lacks one of them, or further fields are requested.
     """
     if not pipeline.takes_bundle:
         return tuple(columns)
@@ -489,7 +490,7 @@ def _checked(faults: Faults, digests: Digests | None) -> str:
 
 
 def _check_told(digests: Digests, opened: Opened, url: str) -> None:
-    """Raise if digests belong to another data set, or contradict what the node says about it."""
+    """Raise if digests belong to a different data set, or contradict what the node says about this one."""
     if digests.fingerprint != opened.fingerprint:
         raise ConfigError(f"verify: the digests do not belong to {url}; make them again")
     if len(digests) != opened.samples:

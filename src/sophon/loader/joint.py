@@ -24,7 +24,7 @@ class Joint:
     Args:
         transform: A torchvision v2 transform, or anything that takes a sample of this shape.
         sample: The shape of a sample: field names in a tuple, list or dict, which may be nested; "image" is the
-            picture, "label" the class of its folder, and a column of the data set is its value. A transform is called
+            picture, "label" the class of its folder, and any other name a field or column. A transform is called
             with the parts of a tuple, ``("image", {"boxes": "boxes", "labels": "labels"})``, or with the dict.
         kinds: Kinds of fields or columns that do not declare one themselves: "mask", "boxes:xyxy", "boxes:xywh",
             "boxes:cxcywh", "boxes:relative" (YOLO's fractions of the picture), "keypoints:17", "labels", "values",
@@ -48,19 +48,19 @@ class Joint:
 
     @property
     def ops(self) -> JointOps:
-        """The translation of the transform."""
+        """The transform, translated to ops."""
         return joint_ops(self.transform, leads=next(_leaves(self.sample)) == _IMAGE)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the fields and columns that it needs besides the picture and the label."""
+        """Names of the fields and columns that the recipe needs besides the picture and the label."""
         return tuple(dict.fromkeys(name for name in _leaves(self.sample) if name not in (_IMAGE, LABEL)))
 
     def bound(self, pipeline: Pipeline, opened: Opened) -> tuple[Pipeline, Targets]:
         """Return the pipeline and the targets for a data set, given the kinds of its fields.
 
         Raises:
-            ConfigError: The data set lacks a field, or its kind is unknown.
+            ConfigError: The data set lacks a field, or the kind of a field is unknown.
         """
         fields, columns = divided(self.names, opened)
         if LABEL in _leaves(self.sample) and not opened.has_labels:
@@ -87,6 +87,6 @@ def _leaves(sample: Any) -> Iterator[str]:
         return
     parts = sample.values() if isinstance(sample, dict) else sample
     if not isinstance(sample, dict | tuple | list):
-        raise ConfigError(f"sample: expected names of fields in tuples, lists and dicts, got {sample!r:.80}")
+        raise ConfigError(f"sample: expected field names in tuples, lists and dicts, got {sample!r:.80}")
     for part in parts:
         yield from _leaves(part)

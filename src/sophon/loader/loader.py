@@ -69,8 +69,8 @@ _MANY = 0.1  # of an epoch's samples with a smaller cut than asked for are worth
 class DataLoader:
     """Iterates over the batches of a data set; every pass is the next epoch.
 
-    The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch:
-    workers, threads or processes, cuts and failures on the way do not change it. Several ranks divide it among
+    The sequence of batches is a function of the data set, the pipeline, the batch size, the seed and the epoch: the
+    number and kind of workers, cuts and failures do not change it. Several ranks divide it among
     themselves in equal steps; `state_dict` describes the position in a few numbers, and any number of ranks and workers
     can continue from there. Only with ``order="relaxed"`` does it also depend on which samples are finished first; the
     tensors of a sample stay the same.
@@ -91,14 +91,14 @@ class DataLoader:
         shuffle: Whether samples come in random order, a different one in each epoch.
         sampler: Determines the order instead, as in torch, for this rank only. It must have a length.
         batch_sampler: Determines the batches instead.
-        num_workers: Number of threads or processes that finish samples; 0 means the iterating thread; "auto" follows
-            the measured bottleneck: workers, concurrent requests and bytes read ahead. See `Workers` for more. By
-            default "auto" with a storage node, and 0 without one.
+        num_workers: Number of threads or processes that finish samples; 0 means the iterating thread; "auto" adjusts
+            the workers, the concurrent requests and the bytes read ahead to the measured bottleneck. See `Workers` for
+            more. By default "auto" with a storage node, and 0 without one.
         collate_fn: Makes a batch from a list of samples; by default torch's. It may draw from the global
             generators of Python, NumPy and torch, as CutMix and MixUp do: they are seeded for each batch from the seed,
             the epoch and the batch's place in it, and restored afterwards.
         pin_memory: Whether to copy batches into pinned memory, if there is an accelerator.
-        drop_last: Whether to leave out a last batch that is smaller.
+        drop_last: Whether to leave out an incomplete last batch.
         timeout: How many seconds to wait for the next batch; 0 to wait as long as it takes.
         worker_init_fn: Called in each worker process with its number when it starts.
         multiprocessing_context: How processes are started: "fork" if available, "spawn" or "forkserver". It also
@@ -111,13 +111,13 @@ class DataLoader:
         in_order: False means ``order="relaxed"``.
         seed: Seed of the order and of all random ops; 0 by default.
         policy: "optimal" measures and plans from the first samples on; "sophon" and "fastflow" measure in the first
-            epoch and plan for those that follow; "none", "all", "resize" and a cut such as "2:webp" are the same for
+            epoch and plan for the following ones; "none", "all", "resize" and a cut such as "2:webp" are the same for
             all samples; a `Plan`, the `Path` of one, or one cut per sample is a plan. By default "optimal" with a
             storage node. `Planning(…)` sets more: where a profile is kept, whether lossy codecs are allowed.
         order: "strict" for batches that are the same in every run; "relaxed", or `Relaxed(max_delay)`, for batches of
             the samples that are finished first, so that slow samples do not hold up others (`loader.log` records the
             order); `Replay(log)` for the batches of a recorded run.
-        on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one of
+        on_error: What to do with a sample that cannot be loaded: "raise" its error, "substitute" the next good one in
             the data set, or "skip" it, which makes its batch smaller; `OnError(…)` to limit how many may be bad.
         output: "torch" tensors, or "numpy" arrays, which need no torch; `Output(…)` to include further columns, or
             to have batches on a device.
@@ -191,7 +191,7 @@ class DataLoader:
         self.dataset = opened_as.open(inner, pipeline, told.generator)
         self._make(told, own, indices)
 
-    # long: it passes all of the user's arguments on, in one place.
+    # long: it passes on all of the user's arguments, in one place.
     def _make(self, told: TorchArguments, own: Own, indices: Order | None) -> None:
         """Make everything that an epoch needs, now that the data set is open."""
         dataset, planning = self.dataset, own.planning
@@ -224,10 +224,10 @@ class DataLoader:
             device_of(own.device, dataset, told),
         )
         self._place = Place()
-        self._running = Running()  # the latest pass
+        self._running = Running()  # engines of the latest pass
         self._latest = Latest()
         self._is_closed = False
-        self._spent: tuple[Spent, Plan | None] | None = None  # by the latest pass that ended, and under which plan
+        self._spent: tuple[Spent, Plan | None] | None = None  # cost of the latest pass that ended, and its plan
         self._warned = False
         self.stats = Stats()
         result_bytes = dataset.finishing.result_bytes
@@ -284,7 +284,7 @@ class DataLoader:
             store=dataset.opened.store,
         )
         self._is_made = True
-        with suppress(RankError):  # a launcher may tell later which rank this is
+        with suppress(RankError):  # a launcher may set the rank later
             len(self)  # raises if samples cannot be shared evenly but must be
 
     def _own_code(self, told: TorchArguments) -> str:
@@ -340,7 +340,7 @@ class DataLoader:
 
     @property
     def setting(self) -> Setting:
-        """How many workers, requests and bytes ahead there are; with num_workers="auto" it follows the bottleneck."""
+        """Current number of workers, requests and bytes read ahead; "auto" workers adjust them to the bottleneck."""
         return self._passes.setting
 
     @property
@@ -357,7 +357,7 @@ class DataLoader:
     def verdict(self) -> Verdict | None:
         """What holds this training back, as measured by the loader; None until an epoch has been measured.
 
-        For a loader that plans, it describes an epoch without offloading; otherwise, what has run so far.
+        For a loader that plans, this describes an epoch without offloading; otherwise, what has run so far.
         """
         if self._planner is not None:
             return self._planner.verdict()
@@ -416,17 +416,17 @@ class DataLoader:
         """Return the position of the training loop: a small dict of JSON values.
 
         It counts the batches that were delivered, not those being made; so it may be taken at any time. It is the same
-        on all ranks, except in the middle of an epoch in relaxed order: there each rank has its own, with the few
+        on all ranks, except in the middle of an epoch in relaxed order: then each rank has its own, with the few
         samples that were delivered out of turn, at most `max_delay` × batch_size late and as many early ones.
         """
         return self._state(*self._place.at).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where a state was taken, even with another number of workers or ranks, or another batch size.
+        """Continue from a state, even with a different number of workers or ranks, or a different batch size.
 
         Raises:
-            ArtifactError: It belongs to another data set, pipeline, seed or shuffling; or it was taken in the middle of
-                an epoch in relaxed order, by another rank or with another number of them.
+            ArtifactError: The state belongs to a different data set, pipeline, seed or shuffling; or it was taken in
+                the middle of an epoch in relaxed order, by another rank or with a different number of ranks.
         """
         saved = State.from_dict(state)
         saved.require(self._state(saved.epoch, saved.cursor))
@@ -449,11 +449,11 @@ class DataLoader:
         )
 
     def _left(self, cursor: int) -> int:
-        """Return how many batches are left after that many samples."""
+        """Return how many batches are left after `cursor` samples."""
         return self._batching.count(cursor, self.ranks)
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch, the same number on all ranks."""
+        """Return the number of batches in a whole epoch, the same on all ranks."""
         return self._left(0)
 
     def __iter__(self) -> Iterator[Any]:
@@ -483,7 +483,7 @@ class DataLoader:
         return SharedBatches(self._begin(running), running.stop)
 
     def progress(self, description: str | None = None, console: Any = None) -> Iterator[Any]:
-        """Iterate over the next epoch and show a bar with its progress, its speed and how long it waited.
+        """Iterate over the next epoch and show a bar with the progress, the speed and the time spent waiting.
 
         Args:
             description: Text next to the bar; by default the epoch.
@@ -517,7 +517,7 @@ class DataLoader:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # As with torch's, a copy in another process keeps its arguments and its position.
+        # As in torch, a copy in another process keeps its arguments and its position.
         return _rebuilt, (*self._rebuilt_from, self.state_dict())
 
     def explain(self) -> str:
@@ -568,7 +568,7 @@ class DataLoader:
             )
 
     def _warn_of_smaller_cuts(self, samples: int, smaller: int) -> None:
-        chooses = self.dataset.samples.opened.has_bands  # a whole object was read where that is better
+        chooses = self.dataset.samples.opened.has_bands  # the store reads whole objects where that is better
         if not chooses and self._planner is None and smaller > _MANY * samples and not self._warned:
             self._warned = True
             warnings.warn(
@@ -581,7 +581,7 @@ class DataLoader:
 
 
 def _rebuilt(data: Any, pipeline: Any, positional: tuple[Any, ...], told: Any, own: Any, state: Any) -> DataLoader:
-    """Return a loader that was pickled."""
+    """Rebuild a pickled loader."""
     names = [field.name for field in fields(told)], [field.name for field in fields(own)]
     said = {name: getattr(one, name) for one, some in zip((told, own), names, strict=True) for name in some}
     loader = DataLoader(data, pipeline, *positional, **said)

@@ -26,7 +26,7 @@ class LocalServer:
         name: Name of the data set; the last part of the path by default.
         port: Port to listen on; 0 for any free one.
         options: Further options of ``sophon serve``, as text.
-        start_s: How long to wait until it is ready.
+        start_s: How long to wait until the server is ready.
     """
 
     def __init__(

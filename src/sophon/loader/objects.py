@@ -36,8 +36,8 @@ class Given:
 
     Args:
         source: An address, a path, or a transport.
-        pipeline: The pipeline of samples; None if not known.
-        target_transform: Transform of targets.
+        pipeline: The pipeline for the samples; None if not known.
+        target_transform: Transform for targets.
     """
 
     source: Any
@@ -46,7 +46,7 @@ class Given:
 
 
 class TargetOf:
-    """Finds a target that is not an integer, and applies the object's target_transform.
+    """Looks up a target that is not an integer, and applies the object's target_transform.
 
     Args:
         targets: The targets, indexed by label.
@@ -99,7 +99,7 @@ def _one_of(name: str, told: Any, own: Any) -> Any:
 
 
 def _pipeline(files: FileSet, told: Any) -> Pipeline:
-    """Return the pipeline; pictures are decoded as the object does, unless the user's ops say otherwise."""
+    """Return the pipeline; pictures are decoded as the object decodes them, unless the user's ops say otherwise."""
     decode = ops.Decode(**files.decode)
     if told is None:
         return Pipeline([decode])
@@ -144,7 +144,7 @@ def _compare_picture(theirs: Any, ours: Any, where: str) -> None:
     if (theirs.mode, size, theirs.tobytes()) != (ours.mode, ours.size, ours.tobytes()):
         raise ConfigError(
             f"{where}: the object's pixels ({theirs.mode}, {size}) differ from its file's ({ours.mode}, {ours.size}); "
-            'name the mode that it opens files in, as from_dataset(…, decode="L"), or give a pipeline and check=False'
+            'name the mode it opens files in, as in from_dataset(…, decode="L"), or give a pipeline and check=False'
         )
 
 
@@ -161,7 +161,7 @@ def check_unchanged(recipe: Any, pipeline: Pipeline) -> None:
     """Raise if steps that became ops were changed after the pipeline was made from the recipe.
 
     The user's own steps run with their current settings in every epoch. An op keeps the original settings of its
-    transform; running it silently after a change would give different tensors from the recipe's.
+    transform; running it silently after a change would give tensors that differ from the recipe's.
 
     Raises:
         ConfigError: A step was changed; the message names it and says what to do.

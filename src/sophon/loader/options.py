@@ -86,7 +86,7 @@ class OnError:
     """What to do with a sample that cannot be loaded.
 
     Args:
-        action: "raise" its error, "substitute" the next good one of the data set, or "skip" it, which makes its batch
+        action: "raise" its error, "substitute" the next good one in the data set, or "skip" it, which makes its batch
             smaller.
         budget: How many samples may be bad: a number, or a share of the data set; more raise a `BudgetError`.
     """
@@ -108,7 +108,7 @@ class Output:
         columns: Further columns and fields of the data set to include, as a dict; "id" is the sample's id, and a
             field comes as bytes.
         device: Device for the batches of a `DataLoader`, as torch names it: "cuda", "cuda:1", "cpu". If the recipe ends
-            with ToTensor and Normalize they are transferred as bytes and converted to floats on the device, with
+            with ToTensor and Normalize, batches are transferred as bytes and converted to floats on the device, with
             bit-identical results. None leaves them on the host.
     """
 
@@ -131,13 +131,13 @@ class Workers:
     """How samples are finished at the trainer, and how far ahead of the training loop; given as `num_workers`.
 
     Args:
-        number: How many; 0 finishes samples in the iterating thread; "auto" follows the measured bottleneck: workers,
-            concurrent requests and bytes read ahead.
+        number: How many workers; 0 finishes samples in the iterating thread; "auto" adjusts the workers, the concurrent
+            requests and the bytes read ahead to the measured bottleneck.
         kind: "threads" or "processes". By default processes if your own code is run (a step of the pipeline,
             target_transform, collate_fn or worker_init_fn), which may hold the GIL and draw from the global
             generators, and threads otherwise. Either way this process fetches and plans, and the batches are the same.
-        buffer_bytes: Bound on the bytes of samples that are asked for and not yet handed out.
-        max_requests: Concurrent requests; by default 2 for each node; "auto" workers find their own number.
+        buffer_bytes: Bound on the bytes of samples that were requested and are not yet handed out.
+        max_requests: Number of concurrent requests; by default 2 for each node, or adjusted if `number` is "auto".
     """
 
     number: int | str = "auto"
@@ -161,12 +161,12 @@ class Workers:
 class Ranks:
     """Which of several training processes this is.
 
-    By default it is taken from torch.distributed or the launcher's environment when an epoch starts. `Ranks(0, 1)` is
-    for a loader that only one rank uses, such as for validation.
+    By default the rank is taken from torch.distributed or the launcher's environment when an epoch starts. `Ranks(0,
+    1)` is for a loader that only one rank uses, such as for validation.
 
     Args:
         rank: Number of this rank, from 0.
-        size: How many there are.
+        size: Number of ranks.
         uneven: What to do if samples cannot be shared evenly: "pad" with some from the beginning of the order, as
             torch's DistributedSampler does, "drop" the last ones, or "raise".
         group: The data-parallel processes inside a larger world, where others share their samples (tensor or pipeline

@@ -153,7 +153,7 @@ def _until(end_s: float, fetch: Fetch, samples: list[int]) -> list[tuple[int, Re
 
 
 def _requests(dataset: RemoteDataset, order: list[int]) -> list[tuple[Transport, list[int]]]:
-    """Assign samples to sources: to the first holder of each, and to each source in turn."""
+    """Return requests to the first holder of each sample, taking the holders in turn."""
     by_holder: dict[int, list[int]] = {}
     for sample in order:
         by_holder.setdefault(dataset.sources.holders_of(sample)[0], []).append(sample)
@@ -177,7 +177,7 @@ def _preprocess(
         return finish(item) or True
 
     def finish(item: tuple[int, Reply]) -> Exception | None:
-        # A damaged file costs time too, and is the training's to complain about.
+        # A damaged file takes time too; reporting it is left to training.
         error = dataset.finishing.make(item[1], Key(dataset.seed, 0, item[0])).error
         return dataset.samples.named(error, item[0]) if isinstance(error, OpError) else error
 

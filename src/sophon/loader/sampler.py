@@ -1,4 +1,4 @@
-"""A sampler for torch's own DataLoader: it passes the epoch with every index, so that nothing needs `set_epoch`."""
+"""A sampler for torch's own DataLoader: it passes the epoch with every index, so `set_epoch` is not needed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class EpochSampler(Sampler[Any]):
         shuffle: Whether the order is random rather than the data set's own.
         seed: Seed of that order.
         ranks: Which of several training processes this is, and what to do if samples cannot be shared evenly. By
-            default it gets all samples, since Lightning and Accelerate divide a sampler's samples themselves.
+            default this process gets all samples, since Lightning and Accelerate divide a sampler's samples themselves.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EpochSampler(Sampler[Any]):
         self.ranks = told.found()
         self._uneven = told.uneven
         self.place = Place()
-        self._left: Positions | None = None  # of the latest pass, if some had left out of turn before it
+        self._left: Positions | None = None  # in the latest pass, if samples were delivered out of turn before it
 
     @property
     def epoch(self) -> int:
@@ -95,7 +95,7 @@ class EpochSampler(Sampler[Any]):
         return self.place.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Continue with this epoch, from the middle if a state was loaded there."""
+        """Continue with this epoch, from the middle if a state was loaded for it."""
         self.place.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -109,7 +109,7 @@ class EpochSampler(Sampler[Any]):
         """Begin the next pass and return its samples."""
         epoch, cursor, turns = self.place.begin()
         if isinstance(self._dataset, RemoteDataset):
-            self._dataset.set_epoch(epoch)  # which may make a new plan for it
+            self._dataset.set_epoch(epoch)  # this may make a new plan
         order = epoch_order(self._count, self._seed, epoch, shuffle=self._shuffle)
         since = cursor if turns is None else turns.begun
         row = share(order, since, self.ranks, self._uneven)
@@ -118,7 +118,7 @@ class EpochSampler(Sampler[Any]):
         return Pass(epoch, row, position) if self._left is None else Pass(epoch, row[self._left], position[self._left])
 
     def left(self, start: int, stop: int) -> Positions:
-        """Return the positions of some samples of the latest pass, if some were delivered out of turn before it."""
+        """Return the positions of samples `start` to `stop` of the latest pass in this rank's row."""
         return np.arange(start, stop) if self._left is None else self._left[start:stop]
 
     def state_dict(self, taken: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class EpochSampler(Sampler[Any]):
 
         Args:
             taken: Samples that this rank's loop has received in the latest pass: batches × batch size. Only the loop
-                knows: torch's DataLoader asks the sampler ahead of it.
+                knows: torch's DataLoader draws from the sampler ahead of time.
         """
         if isinstance(taken, bool) or not isinstance(taken, int) or taken < 0:
             raise ConfigError(
@@ -141,7 +141,7 @@ class EpochSampler(Sampler[Any]):
         return self._state(epoch, cursor, turns).to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where a state was taken, even with another number of workers or ranks, or another batch size."""
+        """Continue from a state, even with a different number of workers or ranks, or a different batch size."""
         saved = State.from_dict(state)
         saved.require(self._state(saved.epoch, saved.cursor))
         turns = None if saved.turns is None else Turns.from_dict(saved.turns, saved.cursor, self.ranks)

@@ -10,7 +10,7 @@ from sophon.errors import ConfigError
 from sophon.loader.options import Workers, at_least
 from sophon.loader.torch_import import torch
 
-_POSITIONAL = 12  # of torch's arguments after the data set; the others are keywords there too
+_POSITIONAL = 12  # torch's positional arguments after the data set; the others are keyword-only there too
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TorchArguments:
     in_order: bool = True
 
     def with_positional(self, values: Sequence[Any]) -> TorchArguments:
-        """Return the arguments with those that were given by position, in torch's order."""
+        """Return the arguments, including those given by position in torch's order."""
         if len(values) > _POSITIONAL:
             raise TypeError(f"expected at most {_POSITIONAL} arguments after the data set, got {len(values)}")
         names = [field.name for field in fields(self)][: len(values)]

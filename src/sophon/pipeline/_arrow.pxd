@@ -1,12 +1,12 @@
 # cython: language_level=3
-"""The pixels of a Pillow picture in memory, as ``Image.__arrow_c_array__`` hands them over: what extensions share."""
+"""The pixels of a Pillow picture in memory, from ``Image.__arrow_c_array__``; shared by the extensions."""
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int64_t, uint8_t
 
 
 cdef struct ArrowArray:
-    # The Arrow C data interface, as far as it is read here.
+    # The fields of the Arrow C data interface that are read here.
     int64_t length
     int64_t null_count
     int64_t offset
@@ -17,7 +17,7 @@ cdef struct ArrowArray:
 
 
 cdef inline uint8_t *pixels_of(object capsule, int64_t pixels) except NULL:
-    """Return the bytes of a picture of so many pixels, four of each."""
+    """Return the bytes of a picture with this many pixels, four bytes per pixel."""
     cdef ArrowArray *array = <ArrowArray *>PyCapsule_GetPointer(capsule, "arrow_array")
     cdef ArrowArray *child
     if array.offset or array.length != pixels or array.n_children != 1:

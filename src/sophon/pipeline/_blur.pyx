@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Convolution of 8-bit pictures with the bits of `ops.blur.convolve_by_numpy`.
+"""Convolution of 8-bit pictures, with the same bits as `ops.blur.convolve_by_numpy`.
 
 Every step of a sum is a product in float64, which is exact, plus the sum so far, rounded to float32: basic operations,
-which a vector unit does four at a time with the same bits. A compiler may join product and sum, which rounds no
-differently, since the product is exact.
+which a vector unit does four at a time with the same bits. A compiler may fuse product and sum; the result is rounded
+the same way, since the product is exact.
 
-Where no weight is tiny the sum in float64 is exact too, and the step is one fused multiply-add in float32, eight at a
-time. With no weight below 2^-22, all products are multiples of 2^-45, and so is what they add up to, rounded or not; with
-weights that add up to hardly more than one, no sum reaches 2^8; and 53 bits hold both.
+If no weight is tiny, the sum in float64 is exact too, and the step is one fused multiply-add in float32, eight at a
+time. With no weight below 2^-22, all products are multiples of 2^-45, and so are their sums, rounded or not. With
+weights that add up to hardly more than one, no sum reaches 2^8. So 53 bits are enough for any sum.
 
 Memory: rows of the source are converted one by one into a ring of as many rows as the kernel has. All sizes are checked
 before anything is read or written.
@@ -35,7 +35,7 @@ cdef extern from *:
         }
     }
 
-    /* The same of rows in float32. */
+    /* The same for rows in float32. */
     static void sophon_blur_tail(const float *const *taps, const float *weights, int tap_count, uint8_t *out,
                                  ptrdiff_t start, ptrdiff_t count) {
         for (ptrdiff_t i = start; i < count; i++) {
@@ -120,12 +120,12 @@ cdef extern from *:
     Py_ssize_t sophon_blur_wide(const double *const *, const double *, int, uint8_t *, Py_ssize_t) noexcept nogil
 
 
-cdef double LEAST = 2.0 ** -22  # weights below it may need two roundings
-cdef double MOST = 1.001  # what weights may add up to: 255 times it is less than 2^8
+cdef double LEAST = 2.0 ** -22  # smaller weights may need two roundings
+cdef double MOST = 1.001  # largest allowed sum of weights: 255 times this is less than 2^8
 
 
 cdef inline Py_ssize_t reflected(Py_ssize_t at, Py_ssize_t size) noexcept nogil:
-    """Return the place inside that stands for one up to `size` - 1 outside."""
+    """Return the position inside the picture that mirrors a position up to `size` - 1 outside."""
     if at < 0:
         return -at
     return at if at < size else 2 * (size - 1) - at
@@ -137,7 +137,7 @@ ctypedef fused Number:
 
 
 cdef void convert(const uint8_t *source, Py_ssize_t width, int channels, Py_ssize_t margin, Number *row) noexcept nogil:
-    """Write one row as floats, with reflected pixels at either side."""
+    """Write one row as floats, with reflected pixels on either side."""
     cdef Py_ssize_t x, from_x
     cdef int c
     for x in range(-margin, 0):
@@ -189,7 +189,7 @@ cdef void blur_rows(const uint8_t *source, uint8_t *target, Py_ssize_t height, P
 
 cdef int blur(const uint8_t *source, uint8_t *target, Py_ssize_t height, Py_ssize_t width, int channels,
               const float *kernel, Py_ssize_t down, Py_ssize_t across, Number zero) noexcept nogil:
-    """Convolve in the precision of `zero`; 0 if there is no memory."""
+    """Convolve in the precision of `zero`; return 0 if memory runs out."""
     cdef Py_ssize_t ring_values = down * (width + across - 1) * channels
     cdef Number *ring = <Number *>malloc((ring_values + 2 * down * across) * sizeof(Number))
     cdef const Number **taps = <const Number **>malloc(down * across * sizeof(Number *))
@@ -208,7 +208,7 @@ cdef int blur(const uint8_t *source, uint8_t *target, Py_ssize_t height, Py_ssiz
 
 
 cdef bint can_be_fused(const float *kernel, Py_ssize_t count) noexcept nogil:
-    """Return whether one rounding is all that a step has: weights are zero or at least 2^-22, and add up to one."""
+    """Return whether each step is rounded only once: weights are zero or at least 2^-22, and add up to one."""
     cdef double total = 0.0
     cdef Py_ssize_t i
     for i in range(count):
@@ -219,12 +219,12 @@ cdef bint can_be_fused(const float *kernel, Py_ssize_t count) noexcept nogil:
 
 
 def convolve(const uint8_t[:, :, ::1] source, const float[:, ::1] kernel, uint8_t[:, :, ::1] target):
-    """Convolve a picture of height × width × channels with a kernel of odd sides, its borders reflected.
+    """Convolve a picture (height × width × channels) with a kernel of odd sides, with reflected borders.
 
     Args:
         source: The picture; larger than half of the kernel.
         kernel: Rows × columns.
-        target: Of the size of the picture.
+        target: The result; the same size as the picture.
     """
     cdef Py_ssize_t height = source.shape[0]
     cdef Py_ssize_t width = source.shape[1]

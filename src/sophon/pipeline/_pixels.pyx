@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=True
-"""The loops over pixels in which a sample spends most of its time after decoding, with Pillow's and NumPy's bits.
+"""The pixel loops that take most of a sample's time after decoding, with the same bits as Pillow and NumPy.
 
-`resize` is Pillow's bilinear resampling: the same coefficients in double precision, brought to integers of 22 bits in
-the same way, then integer sums, which any order of summation and any vector width leaves the same. `look_up` turns
-8-bit pixels into floats by a table that the caller has made with the very operations it stands for; `separate` puts
+`resize` is Pillow's bilinear resampling: the same coefficients in double precision, converted to 22-bit integers in the
+same way, then integer sums, which do not depend on the order of summation or the vector width. `look_up` turns 8-bit
+pixels into floats by a table that the caller has computed with the operations that it replaces; `separate` stores the
 channels one after the other.
 
 Memory: pictures are Pillow's own, handed over as Arrow arrays (``Image.__arrow_c_array__``) of four bytes per pixel. All
@@ -24,7 +24,7 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
 
-    #define PRECISION 22 /* bits behind the point: Pillow's 32 - 8 - 2 */
+    #define PRECISION 22 /* fractional bits: Pillow's 32 - 8 - 2 */
 
     static uint8_t sophon_clip(int32_t sum) {
         sum >>= PRECISION;
@@ -170,14 +170,14 @@ cdef extern from *:
 
 
 cdef struct Weights:
-    int taps  # of the longest sum
+    int taps  # number of products in the longest sum
     int32_t *first
     int32_t *count
     int32_t *weight  # size × taps
 
 
 cdef int weigh(Weights *w, int size, int target) noexcept nogil:
-    """Fill in what each of `target` pixels is made of, given `size` of them; 0 if there is no memory."""
+    """Fill in which of `size` source pixels make up each target pixel, with weights; 0 if memory runs out."""
     cdef double scale = <double>size / target
     cdef double reach = scale if scale > 1.0 else 1.0  # half the width of the filter, in pixels of the source
     cdef double step = 1.0 / reach
@@ -227,7 +227,7 @@ cdef void free_weights(Weights *w) noexcept nogil:
 
 cdef void resize_across(const uint8_t *source, size_t stride, int rows, uint8_t *target, int width,
                         const Weights *w) noexcept nogil:
-    """Resize rows to another width."""
+    """Resize rows to a new width."""
     cdef size_t row_bytes = 4 * <size_t>width
     cdef int y = 0
     if sophon_wide():
@@ -259,7 +259,7 @@ cdef void resize_down(const uint8_t *source, size_t stride, int rows, uint8_t *t
 
 cdef int _resize(const uint8_t *source, size_t stride, int width, int height, uint8_t *target, int to_width,
                  int to_height, bint down_first) noexcept nogil:
-    """Resize in two steps, with a picture of 8-bit pixels between them; 0 if there is no memory."""
+    """Resize in two steps, with an intermediate picture of 8-bit pixels; return 0 if memory runs out."""
     cdef Weights across, down
     cdef int middle_width = width if down_first else to_width
     cdef int middle_height = to_height if down_first else height
@@ -284,11 +284,12 @@ def resize(source, tuple size, tuple box, target, tuple to_size, bint down_first
 
     Args:
         source: Arrow array of the picture.
-        size: Its (width, height).
-        box: (left, top, right, bottom), not empty and inside of it.
-        target: Arrow array of a picture that nobody else holds.
-        to_size: Its (width, height).
-        down_first: Whether heights are resized before widths: between the steps is rounding.
+        size: (width, height) of the picture.
+        box: (left, top, right, bottom), not empty and inside the picture.
+        target: Arrow array of a picture that nothing else refers to.
+        to_size: (width, height) of the target.
+        down_first: Whether heights are resized before widths; the order matters, since values are rounded between the
+            steps.
     """
     cdef int width, height, left, top, right, bottom, to_width, to_height, ok
     width, height = size
@@ -308,7 +309,7 @@ def resize(source, tuple size, tuple box, target, tuple to_size, bint down_first
 
 cdef void plane_rows(const uint8_t *source, size_t stride, uint8_t *out, Py_ssize_t rows, Py_ssize_t width, bint flip_x,
                      bint flip_y) noexcept nogil:
-    """Write the first three bytes of a box of pixels, channel by channel, mirrored if wanted."""
+    """Write the first three bytes of each pixel in a box, channel by channel, mirrored if requested."""
     cdef uint8_t *red = out
     cdef uint8_t *green = out + rows * width
     cdef uint8_t *blue = out + 2 * rows * width
@@ -331,7 +332,7 @@ cdef void plane_rows(const uint8_t *source, size_t stride, uint8_t *out, Py_ssiz
 
 cdef void table_rows(const uint8_t *source, size_t stride, const float *table, float *out, Py_ssize_t rows,
                      Py_ssize_t width, bint flip_x, bint flip_y) noexcept nogil:
-    """Write the table's entries for a box of pixels, channel by channel, mirrored if wanted."""
+    """Write the table's entries for each pixel in a box, channel by channel, mirrored if requested."""
     cdef const float *red = table
     cdef const float *green = table + 256
     cdef const float *blue = table + 512
@@ -360,7 +361,7 @@ cdef void table_rows(const uint8_t *source, size_t stride, const float *table, f
 
 
 cdef class Box:
-    """A box of a picture, which may have been resized: what the two functions below read from."""
+    """A box of a picture, possibly resized: the source for the two functions below."""
 
     cdef const uint8_t *pixels
     cdef size_t stride
@@ -371,7 +372,7 @@ cdef class Box:
 
 
 cdef Box box_of(source, tuple size, tuple box, bint down_first, Py_ssize_t to_height, Py_ssize_t to_width):
-    """Return a box of a picture, resized to another size if it has not got it."""
+    """Return a box of a picture, resized unless it already has the given size."""
     cdef int width, height, left, top, right, bottom
     cdef int ok = 1
     cdef Box found = Box.__new__(Box)
@@ -400,11 +401,11 @@ def separate(source, tuple size, tuple box, bint down_first, bint flip_x, bint f
 
     Args:
         source: Arrow array of a picture.
-        size: Its (width, height).
-        box: (left, top, right, bottom), not empty and inside of it; resized to the size of `out`, as `resize` does it.
+        size: (width, height) of the picture.
+        box: (left, top, right, bottom), not empty and inside the picture; resized to the size of `out` as in `resize`.
         down_first: Whether heights are resized before widths.
-        flip_x: Whether left and right are exchanged, after that.
-        flip_y: Whether top and bottom are exchanged.
+        flip_x: Whether left and right are exchanged after resizing.
+        flip_y: Whether top and bottom are exchanged after resizing.
         out: 3 × height × width.
     """
     if out.shape[0] != 3:
@@ -420,11 +421,11 @@ def look_up(source, tuple size, tuple box, bint down_first, bint flip_x, bint fl
 
     Args:
         source: Arrow array of a picture.
-        size: Its (width, height).
-        box: (left, top, right, bottom), not empty and inside of it; resized to the size of `out`, as `resize` does it.
+        size: (width, height) of the picture.
+        box: (left, top, right, bottom), not empty and inside the picture; resized to the size of `out` as in `resize`.
         down_first: Whether heights are resized before widths.
-        flip_x: Whether left and right are exchanged, after that.
-        flip_y: Whether top and bottom are exchanged.
+        flip_x: Whether left and right are exchanged after resizing.
+        flip_y: Whether top and bottom are exchanged after resizing.
         out: 3 × height × width.
         table: 3 × 256: what each value of each channel becomes.
     """

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
-"""Philox4x64-10 of many streams at once; `streams` does the same with NumPy, which takes ten times as long.
+"""Philox4x64-10 for many streams at once; `streams` does the same with NumPy, which takes ten times as long.
 
 Concurrency: no global state; the GIL is released.
 """

@@ -1,8 +1,8 @@
-"""Gaussian weights in float32, bit for bit those of torchvision's v1 and v2.
+"""Gaussian weights in float32, bit for bit the same as in torchvision's v1 and v2.
 
 v1 divides exp(-x²/2σ²) by its sum. Torch's exp is correctly rounded except for a few values in a thousand, where the
-true value lies almost midway between two floats and machines differ in the last bit; `is_sure` tells for which σ that
-cannot happen.
+true value lies almost midway between two floats and machines differ in the last bit; `is_sure` tells whether that can
+happen for a given σ.
 
 v2 takes a softmax, whose exp is a fixed chain of float32 multiply-adds wherever torch uses vector instructions; only
 the order of its additions depends on how many numbers a vector holds.
@@ -18,7 +18,7 @@ import numpy as np
 from sophon.pipeline import portable
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
-# How close to the midpoint between two floats a true value is in doubt, in units of the last place: of a million
+# A true value this close to the midpoint between two floats is in doubt, in units of the last place: among a million
 # values, all those that torch rounds the wrong way lie within 0.065.
 _DOUBT = 0.08
 _LEAST = 1e-37  # smallest normal float; far below anything a pixel can show
@@ -54,7 +54,7 @@ def weights(count: int, sigma: float, api: str = "v1", lanes: int = 16) -> Float
 
 
 def is_sure(count: int, sigma: float) -> bool:
-    """Return whether v1's weights are the same however exp is rounded in its last bit."""
+    """Return whether v1's weights are the same no matter how the last bit of exp is rounded."""
     for exponent in _exponents(count, sigma)[: count // 2]:  # the others mirror them
         value = portable.exp(max(float(exponent), -200.0))
         if value < _LEAST:
@@ -107,7 +107,7 @@ def _multiply_add(a: Floats, b: Floats | np.float32, c: Floats | np.float32) -> 
 
 
 def _reduce(values: Floats, lanes: int) -> np.float32:
-    """Add floats as torch's softmax does: vectors into one, the remainder into its first lanes, then its halves."""
+    """Add floats as torch's softmax does: all vectors into one, the rest into its first lanes, then half onto half."""
     if len(values) < lanes:
         total = np.float32(0.0)
         for value in values:
@@ -128,7 +128,8 @@ def _sum(values: Floats) -> np.float32:
     """Add floats in the order of torch's sum.
 
     Float addition is not associative, and a sum that differs in the last bit would change every weight. Eight lanes are
-    added side by side, then the rest one by one, then the lanes; fewer than eight numbers are one lane.
+    summed side by side, then the remaining numbers are added one by one, then the lanes are added up; fewer than eight
+    numbers form one lane.
     """
     lanes = 8 if len(values) >= 8 else 1
     rows = values[: len(values) // lanes * lanes].reshape(-1, lanes)
@@ -142,7 +143,7 @@ def _sum(values: Floats) -> np.float32:
 
 
 def _add_rows(rows: Floats) -> Floats:
-    """Add rows into four accumulators in turn, the remainder into the first, then the accumulators."""
+    """Add rows to four accumulators in turn, the remaining rows to the first, then add up the accumulators."""
     turns = len(rows) // 4
     sums = np.zeros((4, rows.shape[1]), np.float32)
     for turn in rows[: turns * 4].reshape(turns, *sums.shape):

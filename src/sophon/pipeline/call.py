@@ -2,13 +2,13 @@
 
 The callable sees what torchvision would give it, down to the class and the memory layout of a tensor, and its result is
 passed on unchanged. It may use Python's, NumPy's or torch's global generators: these are seeded from (seed, epoch,
-sample, position) before each call and restored after it, so that the result depends on the sample and not on the worker
-or the order. An object with its own generator is seeded through `set_random_seed`, if it has that method. A callable
-that still depends on something else is detected when a loader opens (`loader.trial`).
+sample, position) before each call and restored after it, so the result depends on the sample and not on the worker or
+the order. An object with its own generator is seeded through `set_random_seed`, if it has that method. A callable that
+still depends on something else is detected when a loader opens (`loader.trial`).
 
 Concurrency: the global generators are shared by all threads of a process, so calls take turns under one lock, and
-loaders run them in the thread that iterates or in worker processes. Use worker processes where such a step is slow.
-Limits: a cut is never after a Call; the callable is never sent anywhere.
+loaders run them in the iterating thread or in worker processes. Use worker processes where such a step is slow. Limits:
+a cut is never after a Call; the callable is never sent anywhere.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Call(Op):
     Args:
         function: The callable.
         reason: Why it stays on the trainer, in words.
-        form: The form it expects if an op returns an array.
+        form: The form of tensor that it expects in place of an op's array.
         is_joint: Whether it gets a whole sample (picture and targets) rather than only the picture.
     """
 
@@ -76,12 +76,12 @@ class Call(Op):
 
     @property
     def portable(self) -> bool:
-        """A callable never leaves its process."""
+        """Always false: a callable never leaves its process."""
         return False
 
     @property
     def is_own(self) -> bool:
-        """Always true: there is no way to know which generators it draws from."""
+        """Always true: there is no way to know which generators a callable draws from."""
         return True
 
     @property
@@ -91,19 +91,19 @@ class Call(Op):
         if self.is_of_library:
             return of_library(library, name.rpartition(".")[2])
         code = getattr(getattr(self.function, "lambd", self.function), "__code__", None)
-        if code is not None and name.endswith("<lambda>"):  # all have the same name
+        if code is not None and name.endswith("<lambda>"):  # all lambdas have the same name
             return f"Call({self._label}, line {code.co_firstlineno})"
         return f"Call({self._label})"
 
     @property
     def is_of_library(self) -> bool:
-        """Whether it comes from torchvision, timm or another library rather than from the user."""
+        """Whether the callable comes from torchvision, timm or another library rather than from the user."""
         library, _, name = self._label.partition(".")
         return library in LIBRARIES and not name.endswith(".Lambda") and not is_altered(self.function)
 
     @property
     def may_look_at_metadata(self) -> bool:
-        """Whether it may depend on more than pixels: user code may, even inside a library's container."""
+        """Whether the callable may depend on more than pixels: user code may, even inside a library's container."""
         return not self.is_of_library or hasattr(self.function, "transforms")
 
     @property
@@ -113,7 +113,7 @@ class Call(Op):
 
     @cached_property
     def _code(self) -> str:
-        """The digest from the first request, kept because a callable may change its own state with every call."""
+        """Digest of the callable; computed only once, since a callable may change its own state with every call."""
         return digest(self.function)
 
     def output(self, spec: Spec) -> Spec:  # noqa: ARG002 - part of the contract
@@ -136,7 +136,7 @@ class Call(Op):
         return self.form.tensor(value, torch) if torch is not None and isinstance(value, np.ndarray) else value
 
     def apply(self, value: Value, params: int) -> Value:
-        """Call the function under a seed."""
+        """Call the function with seeded generators."""
         with seeded(params):
             reseed(self.function, params & 0x7FFFFFFF)
             if self.is_joint:
@@ -146,7 +146,7 @@ class Call(Op):
             return self.function(value)
 
     def to_spec(self) -> dict[str, Json]:
-        """Return a description that distinguishes callables; no callable can be built from it."""
+        """Return a description that distinguishes callables, but from which none can be built."""
         return {
             "op": "Call",
             "version": self.version,
@@ -188,16 +188,16 @@ def _array(part: Any, points: set[tuple[int, ...]]) -> Any:
 
 
 def met(op: Op, value: Value, spec: Spec, *, by_op: bool) -> Value:
-    """Return the value as the op takes it; raise if it is of another kind.
+    """Return the value in the form that an op takes; raise if it is of a different kind.
 
     Args:
         op: The op about to run.
-        value: The value it is given.
+        value: Input of the op.
         spec: Spec of the value.
-        by_op: Whether the previous step is an op, whose output matches its declaration.
+        by_op: Whether the previous step is an op, so that its output is known to match its declaration.
     """
     if isinstance(op, Call):
-        # An array made by an op stands for torchvision's tensor; an array returned by a callable is taken as it is.
+        # An array made by an op stands for torchvision's tensor; an array returned by a callable is left as it is.
         return op.met(value) if by_op else value
     kind = op.kind
     if kind is Kind.OBJECT:
@@ -246,8 +246,8 @@ def is_albumentations(function: Callable[..., Any]) -> bool:
 def reseed(function: Callable[..., Any], seed: int) -> None:
     """Seed an object that has its own generators and allows them to be seeded."""
     if is_albumentations(function) and hasattr(function, "set_random_state"):
-        # Its own `set_random_seed` gives every transform of a Compose the same seed, so that a horizontal and a
-        # vertical flip always happen together; it is also 30 times slower.
+        # albumentations' own `set_random_seed` gives every transform of a Compose the same seed, so a horizontal and a
+        # vertical flip would always happen together; it is also 30 times slower.
         function.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return
     set_seed = getattr(function, "set_random_seed", None)

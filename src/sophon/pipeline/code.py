@@ -1,7 +1,7 @@
 """A digest of a user's callable: its source and all settings that can be reached from it.
 
-It becomes part of fingerprints, so that a state or profile of one recipe is never mistaken for that of another. It is
-the same in every run and on every machine: addresses, hash order and generator states do not enter it.
+The digest becomes part of fingerprints, so a state or profile of one recipe is never mistaken for that of another. It
+is the same in every run and on every machine: addresses, hash order and generator states do not enter it.
 
 Limits: globals of a function's module, the order of a dict and everything beyond a few thousand values are ignored;
 only some evenly spaced elements of a large array are hashed.
@@ -31,8 +31,9 @@ LIBRARIES = (
     "albumentations",
     "torch",
     "kornia",
-)  # whose classes are not the user's own code
-# Packages whose code is identified only by name: their releases change, and reading their files takes long.
+)  # libraries, whose classes are not the user's own code
+# Packages whose code is identified only by name: their code changes with every release, and reading their files takes
+# long.
 _BY_NAME = frozenset((*LIBRARIES, "PIL", "numpy", "scipy", "cv2", "albucore", "sophon", *sys.stdlib_module_names))
 _BUILT_ON = ("torch", "dataclasses", "abc")
 # Packages whose functions are made from others by decorators.
@@ -62,7 +63,7 @@ def label(function: Callable[..., Any]) -> str:
 def is_altered(transform: Any) -> bool:
     """Return whether a library object runs code that is not the library's.
 
-    That is the case if a hook is registered on it, or if a method of the object or its class was replaced.
+    It does if a hook is registered on it, or if a method of the object or its class was replaced.
     """
     cls = type(transform)
     held = getattr(transform, "__dict__", {})
@@ -81,7 +82,7 @@ def is_altered(transform: Any) -> bool:
 def _is_of(function: types.FunctionType, library: str) -> bool:
     """Return whether a function belongs to a library or to a package the library is built on.
 
-    Its `__module__` is not enough: `functools.wraps` copies that of the replaced function.
+    Its `__module__` is not enough: `functools.wraps` copies that attribute from the replaced function.
     """
     said, found = str(function.__module__), str(function.__globals__.get("__name__"))
     return said.partition(".")[0] in (library, *_BUILT_ON) and found.partition(".")[0] in (library, *_MAKERS)
@@ -96,12 +97,12 @@ class _Walk:
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
-        self._met: dict[int, tuple[int, Any]] = {}  # by id, together with the value itself, so that no id is reused
+        self._met: dict[int, tuple[int, Any]] = {}  # by id; the value is kept as well, so that its id is not reused
         self._count = 0
         self._depth = 0
 
     def digest(self, function: Callable[..., Any]) -> str:
-        """Return the digest of a callable; its own source counts no matter who wrote it."""
+        """Return the digest of a callable; its own source is included no matter who wrote it."""
         owner: Any = function if inspect.isroutine(function) else type(function)
         self._add(_source(owner))
         self._value(function)
@@ -145,7 +146,7 @@ class _Walk:
         elif isinstance(value, Mapping):
             items = list(value.items())
             if all(isinstance(name, str) for name, _ in items):
-                items.sort(key=lambda item: item[0])  # it may have been made from a set
+                items.sort(key=lambda item: item[0])  # the dict may have been made from a set
             self._all(_name(type(value)), *(part for item in items for part in item))
         elif isinstance(value, list | tuple):
             self._all(_name(type(value)), *value)
@@ -204,7 +205,7 @@ class _Walk:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:  # an empty closure cell
         return None
 
 
@@ -238,7 +239,7 @@ def _is_torchs(value: Any, name: str) -> bool:
     return torch is not None and isinstance(value, getattr(torch, name))
 
 
-# Cached, since Python parses the whole file. Weak, since a function keeps its module and closure alive.
+# Cached, since Python parses the whole file. Weak references, since a function keeps its module and closure alive.
 _sources: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 

@@ -4,10 +4,10 @@
   directly to where the caller wants it, for example into its place in a batch.
 - Crops and flips only move pixels: a run of them is one crop of the picture and at most one flip of the crop. An op
   that crops and resizes may end such a run, since its crop is merged too; the resize sees the same pixels as before.
-  (Pillow's ``resize(box=…)`` would save another copy, but it reads beyond the box and gives other bits.)
+  (Pillow's ``resize(box=…)`` would save another copy, but it reads beyond the box and gives different bits.)
 
 - All of these in one: a crop that is resized, mirrored, converted to a tensor and normalised is written straight to its
-  place, without a picture in between. So is one that becomes a tensor of bytes (PILToTensor).
+  place, without an intermediate picture. So is a crop that becomes a tensor of bytes (PILToTensor).
 - Views: ops are fused within each view.
 
 A fusion is used only where a run covers all its ops: a pipeline cut between them runs each side separately.
@@ -31,7 +31,7 @@ from sophon.pipeline.part import Box, Part
 from sophon.pipeline.pixels import look_up, write_planes
 from sophon.pipeline.spec import Spec, Value, spec_of
 
-_CHANNELS = 3  # modes of pictures for which there is a look-up
+_CHANNELS = 3  # number of channels for which there is a look-up
 _FLIPS = (RandomHorizontalFlip, RandomVerticalFlip)
 _CROPS = (CenterCrop, RandomCrop)
 _TURNS = {
@@ -47,9 +47,8 @@ class Fused:
 
     Args:
         span: Number of ops.
-        run: Runs them, given the value, the parameters of each op and an array for the result.
-        hides: Whether a cut may lie between its ops, so that their costs must be measured separately when ops are
-            timed.
+        run: Runs the ops, given the value, the parameters of each op and an array for the result.
+        hides: Whether a cut may lie between the ops; their costs must then be measured separately when ops are timed.
     """
 
     span: int
@@ -99,7 +98,7 @@ def _to_normalized(to_tensor: ToTensor, normalize: Normalize) -> Fused:
 
 
 def table_of(to_tensor: ToTensor, normalize: Normalize) -> Tensor | None:
-    """Return the output of the two ops for each of the 256 values of three channels, as a table (3, 256)."""
+    """Return the output of the two ops for each of the 256 values of each channel, as a table of shape (3, 256)."""
     if len(normalize.mean) not in (1, _CHANNELS):
         return None
     ramp = np.broadcast_to(np.arange(256, dtype=np.uint8)[None, :, None], (1, 256, _CHANNELS))
@@ -122,7 +121,7 @@ def _to_the_end(ops: Sequence[Op]) -> Fused | None:
 
 
 def _ending(ops: Sequence[Op]) -> tuple[Tensor | None, Fused] | None:
-    """Return the lookup table for the tensor, or None for plain bytes, and the fusion that applies it to a picture."""
+    """Return the lookup table for the tensor (None for bytes), and the fusion that makes the tensor from a picture."""
     if ops and type(ops[0]) is PILToTensor:
         as_bytes = ops[0]
         return None, Fused(1, lambda value, _, out: as_bytes.apply_into(value, out))
@@ -176,7 +175,7 @@ def _straight(
 
 def _scale_and_normalize(value: Value, scale: ToFloat, normalize: Normalize) -> Value:
     floats = scale.apply(value)
-    # ToFloat returns a float tensor unchanged, and others may still hold it.
+    # ToFloat returns a float tensor unchanged, and other code may still hold it.
     return normalize.apply(floats) if floats is value else normalize.apply_to(floats)
 
 

@@ -1,7 +1,7 @@
 """Known failures of third-party transforms, and what to do about each.
 
-A transform that stays on the trainer runs with its own code, and fails as it would without us. Where its error says
-little, a row here says more: it becomes the remedy of the `OpError`.
+A transform that stays on the trainer runs with its own code, and fails as it would without us. If its error message
+says little, a row here explains more; the text becomes the remedy of the `OpError`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KNOWN_FAILURES = (
         raiser=("PIL.ImageOps", "posterize"),
         text="bits must be between",
         remedy=(
-            "timm asks Pillow for a picture of 0 bits, which Pillow 13 refuses; it fails without sophon too. Limit "
+            "timm asks Pillow for a picture of 0 bits, which Pillow 13 refuses; this fails without sophon too. Limit "
             "the magnitude of a RandAugment policy with 'inc1' by adding '-mmax9' (rand-m9-mstd0.5-inc1-mmax9); give "
             "one without 'inc1' a magnitude of 3 or more and no 'mstd'; use AutoAugment's 'original' policy instead "
             "of 'v0'; or install Pillow 12."
@@ -43,7 +43,7 @@ KNOWN_FAILURES = (
 
 
 def known_remedy(error: BaseException) -> str:
-    """Return what to do about an error, or an empty string if it is unknown."""
+    """Return what to do about an error, or an empty string if the error is unknown."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-2:]
     functions = [(str(frame.f_globals.get("__name__")), frame.f_code.co_name) for frame in frames]
     for known in KNOWN_FAILURES:

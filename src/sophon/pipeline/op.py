@@ -1,6 +1,6 @@
 """The contract of an op: a frozen dataclass that declares what it does to a sample, and does it.
 
-If an op is inconsistent with the following, it is a bug:
+An op that breaks any of these rules has a bug:
 
 - Its fields are JSON values (numbers, strings, booleans, None, tuples of them, other ops) and fully determine what it
   does; `__post_init__` brings them into canonical form and raises `ConfigError` for anything that cannot work. A field
@@ -8,17 +8,17 @@ If an op is inconsistent with the following, it is a bug:
 - `output` is the spec of what `apply` returns, for every input that `output` accepts; it may give None for a dimension
   it cannot know, and raises `ConfigError` for an input the op can never take.
 - `draw` uses the given `Rng` and the input's spec, never the pixels, so that the parameters of any future epoch can be
-  known before the picture is decoded. An op without randomness does not define it. An op that `looks` also uses the
-  boxes of objects, which the caller has put into the spec; `placed` says where they are after an op.
+  known before the picture is decoded. An op without randomness does not define `draw`. An op with `looks` set also uses
+  the boxes of objects, which the caller has put into the spec; `placed` says where they are after an op.
 - The first op of a pipeline is a `Decoder`, one for each kind of data: pictures, sound, volumes. Its result has axes,
   and a box is an interval on each of them (`part.Box`).
 - `apply` is a pure function of (value, params), gives the same bits on every machine, and never changes its input. It
-  raises on a value of a kind other than `takes`; no op passes on a value it does not understand (`Pipeline.run` checks
-  that too).
+  raises on a value of a kind other than `takes`; no op passes on a value that it does not understand (`Pipeline.run`
+  checks this too).
 - `boxes_needed`, `boxes_before` and `sizes_made` give for many pictures at once what `draw`, `box_needed`, `box_before`
   and `made` give for one, to the last bit. They are optional: without them pictures are examined one by one, which
   takes half a minute for a plan of a million samples (`tests/pipeline/test_many_boxes.py`).
-- A change that affects any bit of a result comes with a new `version`.
+- A change that affects any bit of a result requires a new `version`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Op:
 
     version: ClassVar[int] = 1
     takes: ClassVar[Kind]
-    modes: ClassVar[tuple[str, ...]] = ()  # modes of pictures it takes, besides RGB and L
+    modes: ClassVar[tuple[str, ...]] = ()  # modes of pictures that the op takes, besides RGB and L
     still: ClassVar[bool] = False  # every pixel, and every object in the picture, stays in its place
 
     @classmethod
@@ -97,7 +97,7 @@ class Op:
         return None
 
     def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002 - part of the contract
-        """Return `box_needed` for many inputs at once, with the whole picture where all of it is needed.
+        """Return `box_needed` for many inputs at once, with the box of the whole picture in place of None.
 
         None if pictures have to be examined one by one.
         """
@@ -123,7 +123,7 @@ class Op:
 
     @property
     def places(self) -> bool:
-        """Whether the positions of objects after it are known."""
+        """Whether the positions of objects after this op are known."""
         return self.still or type(self).placed is not Op.placed
 
     @property
@@ -133,7 +133,7 @@ class Op:
 
     @property
     def looks(self) -> bool:
-        """Whether its random draws also depend on the boxes of objects."""
+        """Whether the op's random draws also depend on the boxes of objects."""
         return False
 
     @property
@@ -143,7 +143,7 @@ class Op:
 
     @property
     def is_own(self) -> bool:
-        """Whether it runs user code, which may draw from the global generators."""
+        """Whether the op runs user code, which may draw from the global generators."""
         return False
 
     def to_spec(self) -> dict[str, Json]:
@@ -175,23 +175,23 @@ class Op:
 
 @dataclasses.dataclass(frozen=True)
 class Decoder(Op):
-    """The op that a pipeline begins with: from the bytes of a file to a value with axes."""
+    """The first op of a pipeline: decodes the bytes of a file to a value with axes."""
 
     takes: ClassVar[Kind] = Kind.ENCODED
-    data: ClassVar[str]  # kind of field that it is for, as in `store.fields`: decides about windows and costs
+    data: ClassVar[str]  # the kind of field that it decodes, as in `store.fields`; determines windows and costs
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """Names and kinds of the further fields that it decodes with the first; it is then given a bundle of them."""
+        """Names and kinds of further fields that are decoded together with the first; the input is then a bundle."""
         return ()
 
     @property
     def gives_parts(self) -> bool:
-        """Whether a part of its output can be made without the rest, if the ops after it need no more."""
+        """Whether a part of the output can be decoded without the rest, if later ops need no more."""
         return True
 
     def sized(self, sizes: Sequence[int]) -> Spec:
-        """Return the spec of its output for a file of this size along each axis, as far as known."""
+        """Return the spec of the output for a file of this size along each axis, as far as it is known."""
         raise NotImplementedError
 
     def specimen(self) -> bytes:
@@ -221,7 +221,7 @@ def drawn(op: Op, key: Key, position: int, spec: Spec) -> Params:
     if last is not None and last[0] is op and last[1] is key and last[2] == position and last[3] == spec:
         return last[4]
     params = op.draw(Rng(key, position), spec)
-    if not op.looks and spec.objects is None:  # objects do not count when specs are compared
+    if not op.looks and spec.objects is None:  # comparisons of specs ignore objects
         _last.kept = (op, key, position, spec, params)
     return params
 

@@ -1,15 +1,15 @@
 """Part, Canvas and Signal: the part of a value that the next ops need.
 
-A *box* is an interval per axis of a value: where each begins, then how long each is. A picture has two axes: its boxes
-are (top, left, height, width). Sound has one: (start, length). A volume has three. Channels are not an axis.
+A *box* is an interval on each axis of a value: the starts of all intervals, then their lengths. A picture has two axes:
+its boxes are (top, left, height, width). Sound has one: (start, length). A volume has three. Channels are not an axis.
 
 An op that crops needs only a box of its input, and which one is known from the picture's size and the op's parameters,
-before anything is decoded. `region.needed_box` follows that through the ops between Decode and the crop; a decoder that
-decodes only that box passes a `Part` to the pipeline, which continues with the same bits.
+before anything is decoded. `region.needed_box` traces that box back through the ops between Decode and the crop; a
+decoder that decodes only that box passes a `Part` to the pipeline, which continues with the same bits.
 
-An op that resizes, or that works on tensors whose bits may depend on how they lie in memory, needs a value of the full
-size. It gets a `Canvas`: the part in its place, with meaningless values around it. Both know which box of them is
-valid, and refuse to give anything else.
+An op that resizes, or that works on tensors whose bits may depend on their memory layout, needs a value of the full
+size. It gets a `Canvas`: the part in its place, with meaningless values around it. A `Part` and a `Canvas` know which
+box is valid, and refuse to give anything else.
 
 Sound and volumes are arrays in either case, so one class, `Signal`, serves as both the whole and a part.
 """
@@ -48,8 +48,8 @@ class Part:
 
     Args:
         picture: The piece.
-        top: Row of the whole at which it begins.
-        left: Column of the whole at which it begins.
+        top: Row of the whole at which the piece begins.
+        left: Column of the whole at which the piece begins.
         height: Height of the whole.
         width: Width of the whole.
     """
@@ -82,7 +82,7 @@ class Canvas:
 
     Args:
         value: Picture or tensor of the full size.
-        box: The box in which it has the values of the whole picture.
+        box: The box in which the values are those of the whole picture.
     """
 
     value: Any
@@ -96,7 +96,7 @@ class Canvas:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Numbers along axes, with channels: sound or a volume; the whole, or a piece and its position in the whole.
+    """Sound or a volume, as numbers along axes, with channels: the whole, or a piece and its position in the whole.
 
     Args:
         array: The numbers: (channels, …), then one dimension for each axis.
@@ -104,7 +104,7 @@ class Signal:
         scale: Scale of each axis: samples per second for sound, spacing in mm for a volume.
         starts: Where the piece begins in the whole, by axis.
         sizes: Size of the whole, by axis; empty if the array is the whole.
-        label: Class of each voxel of a volume: (1, …), the same piece; None if there is no label.
+        label: Class of each voxel of a volume, as (1, …), for the same piece; None if there is no label.
         objects: Objects that guide random draws, in the coordinates of the whole (`spec.Spec.objects`).
     """
 
@@ -132,11 +132,11 @@ class Signal:
         return int(self.array.nbytes) + (0 if self.label is None else int(self.label.nbytes))
 
     def piece(self, box: Box) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return a box of the whole, which must lie inside this piece; a view."""
+        """Return a view of a box of the whole, which must lie inside this piece."""
         return self.beside(self.array, box)
 
     def beside(self, array: np.ndarray[Any, np.dtype[Any]], box: Box) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return the same box of another array with this position, such as the label."""
+        """Return the same box of another array at this position, such as the label."""
         if not holds(self.box, box):
             raise missing(box)
         axes = len(box) // 2

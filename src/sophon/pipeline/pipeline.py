@@ -1,4 +1,4 @@
-"""Pipeline: an immutable sequence of ops that can be divided at any point and still yields the same bits."""
+"""Pipeline: an immutable sequence of ops that can be divided at any point and still gives the same bits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sophon.pipeline.translation import ops_from_transform
 from sophon.pipeline.translation.torchaudio import op_for
 
 _BOXES = "boxes"  # kind of field, as in `store.fields`
-_ARRAYS = (Kind.TENSOR, Kind.VIEWS, *SIGNALS)  # what users see tensors of
+_ARRAYS = (Kind.TENSOR, Kind.VIEWS, *SIGNALS)  # kinds that users get as tensors
 _FORMAT = 1  # version of the JSON form
 _LONGEST_WORDS = 400  # characters: twice what a recipe of ten ops has
 _MAX_JSON_BYTES = 1 << 16  # a recipe is a few hundred bytes
@@ -38,7 +38,7 @@ class Pipeline:
     """All preprocessing of a sample, from the bytes of its file to the tensor the model sees.
 
     A pipeline checks itself when it is built: every op must accept what the op before it gives. It cannot be changed
-    afterwards, and its fingerprint names it on both sides of the link.
+    afterwards, and its fingerprint identifies it on both sides of the link.
 
     Args:
         ops: Ops in order, the first one taking encoded bytes: `Decode`, or the decoder of another kind of data. A
@@ -48,15 +48,16 @@ class Pipeline:
             sample holds all of them (`codec.targets`); only the trainer processes them.
 
     Attributes:
-        ops: Its ops.
+        ops: The ops of the pipeline.
         specs: Specs before the first op and after each op.
-        fingerprint: Names it on both sides of the link.
-        portable: The number of ops, from the first, that can be sent to another machine.
-        drawable: The number of leading ops whose parameters a storage node can draw; it knows boxes only from a field.
-        max_cut: The number of ops, from the first, that can run near storage.
+        fingerprint: Identifies the pipeline on both sides of the link.
+        portable: How many of the first ops can be sent to another machine.
+        drawable: How many of the first ops have parameters that a storage node can draw; it knows boxes only from a
+            field.
+        max_cut: How many of the first ops can run near storage.
         looks: Whether an op's draws depend on the boxes of a sample, which must then come with the key.
         first_call: The position of the first step that uses the global generators, or the number of ops if none does.
-        crop: The position of the first op that crops, if those between it and Decode let a part pass.
+        crop: The position of the first op that crops, if all ops between it and Decode can work on a part.
         notes: Cached facts about the pipeline, so that they need not be computed for every sample.
     """
 
@@ -120,14 +121,14 @@ class Pipeline:
         set_(self, "notes", {})
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a pipeline cannot be changed; build another one instead of setting {name}")
+        raise AttributeError(f"a pipeline cannot be changed; build a new one instead of setting {name}")
 
     @classmethod
     def from_torchvision(cls, transform: Any) -> Pipeline:
         """Return the pipeline of a torchvision transform, v1 or v2, as applied to the pictures of an ImageFolder.
 
-        Transforms of torchvision and timm become ops where an op is proven to give the same bits for the value it will
-        get. Any other callable runs on the trainer as it is, seeded per sample.
+        A transform from torchvision or timm becomes an op where the op is proven to give the same bits for its input.
+        Any other callable runs unchanged on the trainer, seeded per sample.
         """
         return cls(ops_from_transform(transform))
 
@@ -171,7 +172,7 @@ class Pipeline:
             fused = self._fusion(position, end, trace is not None)
             after = position + (1 if fused is None else fused.span)
             params: list[Params] = []
-            between: list[int] = []  # sizes of the fusion's intermediate results, had its ops run one by one
+            between: list[int] = []  # sizes that intermediate results would have if the ops ran one by one
             spec = spec_of(value)
             at = position
             try:
@@ -202,7 +203,7 @@ class Pipeline:
         return value
 
     def _seen(self, position: int, key: Key, spec: Spec) -> Spec:
-        """Return the spec of an op's input, with the sample's objects where the ops before it put them."""
+        """Return the spec of an op's input, with the sample's objects where the earlier ops have placed them."""
         if key.sight is None:
             return spec
         seen = key.sight
@@ -215,7 +216,7 @@ class Pipeline:
     def _fusion(self, position: int, end: int, is_traced: bool) -> Fused | None:
         """Return the longest fusion that begins at a position and does not reach beyond the end.
 
-        When ops are timed, a fusion must not hide the costs on either side of a cut.
+        When ops are timed, fusions across a possible cut are not used: they would hide the costs on either side.
         """
         for fused in self._fused.get(position, ()):
             if position + fused.span <= end and not (is_traced and fused.hides):
@@ -245,7 +246,7 @@ class Pipeline:
     def known_part(cls, spec: Json) -> tuple[Pipeline | None, ConfigError | None]:
         """Return the longest prefix of a pipeline in JSON that can be built here, and why it is not longer.
 
-        Every op is examined once, in order, up to the first invalid one; None if the very first op is invalid.
+        Every op is examined once, in order, up to the first invalid one. Returns None if the very first op is invalid.
         """
         steps: list[Op] = []
         fields: Json = ()
@@ -375,7 +376,7 @@ def _may_look_at_metadata(given: Sequence[tuple[Op, Spec]]) -> bool:
     calls = [(op, spec) for op, spec in given if isinstance(op, Call)]
     if not calls or calls[0][1].kind is not Kind.IMAGE:
         return False
-    # albumentations gets an array, so nothing after it has the file's picture any more.
+    # albumentations gets an array, so no step after it sees the file's picture.
     given_pictures = takewhile(lambda call: not is_albumentations(call.function), [op for op, _ in calls])
     return any(call.may_look_at_metadata for call in given_pictures)
 
@@ -388,7 +389,7 @@ def title(op: Op) -> str:
 
 
 def _notes_on_views(op: Views) -> list[str]:
-    """Return the steps of each view, equal ones once, and whether they stay on the trainer."""
+    """Return the distinct step sequences of all views, and whether the views stay on the trainer."""
     ways = dict.fromkeys(" + ".join(map(title, steps)) or "as it is" for steps in op.views)
     return [" or ".join(ways), *(["trainer only: a view has a step of your own"] if op.is_own else [])]
 

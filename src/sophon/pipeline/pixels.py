@@ -1,7 +1,7 @@
-"""Resizing and float look-up in the optional extension `_pixels`, with the bits of Pillow and NumPy.
+"""Resizing and float look-up in the optional extension `_pixels`, with the same bits as Pillow and NumPy.
 
-The extension is used where it was built, on processors for which it is known to match Pillow's arithmetic, and only
-after it has reproduced Pillow's bits on a few synthetic pictures in this process; otherwise Pillow does the work.
+The extension is used only if it was built, the processor is one on which its arithmetic is known to match Pillow's, and
+it has reproduced Pillow's bits on a few synthetic pictures in this process; otherwise Pillow does the work.
 
 Concurrency: pure functions; the check runs once per process, possibly in two threads at once, with the same outcome.
 """
@@ -29,9 +29,9 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Size = tuple[int, int]  # width, height
 PillowBox = tuple[int, int, int, int]  # left, top, right, bottom
 DownFirst = Callable[[Size, Size], bool]
-"""Whether a picture of one size is resized to another by its height first."""
+"""Given a size and a target size: whether the height is resized first."""
 
-# On other processors compilers may fuse a multiplication and an addition, in Pillow or here, which rounds only once.
+# On other processors compilers may fuse a multiplication and an addition, in Pillow or here, and then round only once.
 _MACHINES = ("x86_64", "AMD64")
 
 # Pictures and sizes, as (width, height), on which the extension is compared with Pillow: smaller, larger, wider,
@@ -53,20 +53,20 @@ _NOTHING = Image.Image()
 
 
 def _tall_first(size: Size, target: Size) -> bool:
-    """Pillow 13 and later resize the height first where it shrinks by much more than the width."""
+    """The rule of Pillow 13 and later: the height first if it shrinks by much more than the width."""
     (width, height), (to_width, to_height) = size, target
     return height > to_height and height - to_height > 2 * (width - to_width)
 
 
 def _never(size: Size, target: Size) -> bool:  # noqa: ARG001 - as the other rule
-    """Pillow 12 and earlier always resize the width first."""
+    """The rule of Pillow 12 and earlier: always the width first."""
     return False
 
 
 def crop_and_resize(picture: Image.Image, box: PillowBox, size: tuple[int, int]) -> Image.Image:
     """Return ``picture.crop(box).resize(size, BILINEAR)`` for a box inside the picture.
 
-    Pillow's ``resize(box=…)`` would also do it in one step, but its filter reads pixels outside the box and gives other
+    Pillow's ``resize(box=…)`` would also take one step, but its filter reads pixels outside the box and gives different
     bits.
     """
     rule = pillows_rule()
@@ -84,15 +84,15 @@ def write_planes(
     table: Floats | None = None,
     flips: tuple[bool, bool] = (False, False),
 ) -> bool:
-    """Write the channels of a picture's box into `out` (3, height, width), one by one; False if that is not possible.
+    """Write the channels of a box one by one into `out` (3, height, width); return False if that is not possible.
 
-    If its size differs from that of `out`, the box is resized as by `crop_and_resize`; then it is mirrored.
+    If its size differs from that of `out`, the box is first resized as by `crop_and_resize`; then it is mirrored.
 
     Args:
         picture: The picture.
         box: The box.
         out: The array for the result: bytes, or floats if there is a table.
-        table: The result for each value of each channel (3, 256).
+        table: The result for each value of each channel, of shape (3, 256); None to write the bytes themselves.
         flips: Whether left and right, and top and bottom, are exchanged.
     """
     rule = pillows_rule()
@@ -111,12 +111,12 @@ def write_planes(
 
 
 def separate(picture: Image.Image, out: Bytes) -> bool:
-    """Write the channels of a picture into `out` (3, height, width), one by one; False if that is not possible."""
+    """Write the channels of a picture one by one into `out` (3, height, width); return False if not possible."""
     return out.shape == (3, picture.height, picture.width) and write_planes(picture, (0, 0, *picture.size), out)
 
 
 def look_up(picture: Image.Image, table: Floats, out: Floats) -> bool:
-    """Write the `table` (3, 256) value of every pixel into `out` (3, height, width); False if that is not possible."""
+    """Write the `table` (3, 256) value of each pixel into `out` (3, height, width); return False if not possible."""
     return out.shape == (3, picture.height, picture.width) and write_planes(picture, (0, 0, *picture.size), out, table)
 
 
@@ -158,7 +158,7 @@ def _is_inside(box: PillowBox, picture: Image.Image) -> bool:
 
 
 def blank(size: Size) -> Image.Image:
-    """Return a picture that is about to be written to; `Image.new` would paint it black, which takes 25 µs more."""
+    """Return a picture with undefined pixels; `Image.new` would fill it with black, which takes 25 µs more."""
     return _NOTHING._new(_imaging.new("RGB", size))
 
 

@@ -1,8 +1,8 @@
 """exp and log, using only additions, multiplications and divisions.
 
 The C library's versions may differ in the last bit between machines, and NumPy's between instruction sets. Random
-parameters must be the same everywhere, so whatever `draw` computes goes through IEEE-754 basic operations, whose
-results are fixed to the bit. Accuracy is a few units in the last place, which makes no difference to any distribution.
+parameters must be the same everywhere, so whatever `draw` computes uses only basic IEEE 754 operations, whose results
+are defined to the bit. The error is a few units in the last place, which makes no difference to any distribution.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def exp_array(
     n = np.rint(x / 0.6931471805599453)
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
     total = np.ones_like(r)
-    for k in range(18, 0, -1):  # in place: this is most of the time of drawing a million crops
+    for k in range(18, 0, -1):  # in place: drawing a million crops spends most of its time here
         total *= r
         total /= k
         total += 1.0
     return np.ldexp(total, n.astype(np.int32))
 
 
-@lru_cache(maxsize=256)  # ops compute it for their own bounds again for every sample
+@lru_cache(maxsize=256)  # ops need the logarithms of their bounds for every sample
 def log(x: float) -> float:
     """Return the natural logarithm of a positive float."""
     mantissa, exponent = math.frexp(x)

@@ -1,7 +1,7 @@
 """Checks whether two machines give the same bits: each runs the pipeline on a built-in file, and digests are compared.
 
-Versions alone are not enough: a patched Pillow, another libjpeg or another processor may round differently. Only the
-output of this pipeline's own ops and parameters for a real picture, or a file of another kind, is proof.
+Versions alone are not enough: a patched Pillow, a different libjpeg or a different processor may round differently.
+Only the output of this pipeline's own ops and parameters for a real picture, or a file of another kind, is proof.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def picture() -> bytes:
 
 
 def digests(pipeline: Pipeline) -> list[str]:
-    """Return, for every op that can run elsewhere, a digest of the picture after it and all ops before it.
+    """Return a digest of the built-in picture after each op that can run elsewhere (and all ops before it).
 
     An op that fails on this picture (a crop larger than it, say) ends the list: nothing is known about it or the ops
     after it.
@@ -47,7 +47,7 @@ def digests(pipeline: Pipeline) -> list[str]:
 
 
 def each_digest(pipeline: Pipeline) -> Iterator[str]:
-    """Yield the same digests one by one, so that those before an op that crashes the process are known."""
+    """Yield the same digests one by one, so that if an op crashes the process, those before it are known."""
     first = pipeline.ops[0]
     values: list[Value] = [first.specimen() if isinstance(first, Decoder) else picture()] * _PASSES
     sight = _sight() if pipeline.looks else None
@@ -73,7 +73,7 @@ def _sight() -> Spec:
 def _resampling() -> bytes:
     """Return a digest that shows how this machine's Pillow resizes pictures of various shapes.
 
-    Pillow 13 resizes tall pictures by their height first, and earlier releases never do. Some boxes then get other
+    Pillow 13 resizes the height of tall pictures first, and earlier releases never do. Some boxes then get different
     bits, which the few boxes that a pipeline draws from one picture may not reveal.
     """
     hasher = hashlib.sha256()

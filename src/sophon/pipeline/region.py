@@ -13,12 +13,12 @@ from sophon.pipeline.rng import Key
 from sophon.pipeline.spec import Spec
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
-if TYPE_CHECKING:  # used by a pipeline to find how many of its ops a storage node must know
+if TYPE_CHECKING:  # a pipeline uses this module to find how many of its ops a storage node must know
     from sophon.pipeline.pipeline import Pipeline
 
 
 def first_crop(ops: Sequence[Op]) -> int | None:
-    """Return the position of the first op that crops, if those between it and the decoder let a part pass."""
+    """Return the position of the first op that crops, if all ops between it and the decoder can work on a part."""
     if not isinstance(ops[0], Decoder) or not ops[0].gives_parts:
         return None
     after = first_crop_of(ops[1:])
@@ -38,10 +38,10 @@ def needed_box(pipeline: Pipeline, key: Key, height: int, width: int, stop: int 
 
 
 def needed_region(pipeline: Pipeline, key: Key, spec: Spec, stop: int | None = None) -> Box | None:
-    """Return the box of a decoded value that ops[:stop] need in one pass, or None if they need all of it.
+    """Return the box of a decoded value that ops[:stop] need in one pass, or None if they need the whole value.
 
-    If the ops end before the crop, they need the whole. Random parameters depend only on the key and its contents and
-    on the spec, so nothing has to be decoded for this.
+    If the ops end before the crop, they need the whole value. Random parameters depend only on the key and the spec, so
+    nothing has to be decoded for this.
 
     Args:
         pipeline: The pipeline of the value.
@@ -80,10 +80,10 @@ def needed_boxes(
         seed: Seed of the run.
         epochs: One epoch for all samples, or one for each.
         samples: Indexes of the samples.
-        sizes: Sizes of the decoder's output for them, by axis.
+        sizes: Sizes of the decoder's output for these samples, by axis.
 
     Returns:
-        The boxes; None if an op can only be asked about one sample at a time.
+        The boxes; None if some op can only be examined one sample at a time.
     """
     crop = pipeline.crop
     if crop is None:

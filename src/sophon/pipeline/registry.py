@@ -1,7 +1,7 @@
 """The table of ops, and the conversion of a JSON spec to an op.
 
-A new op is one class, one row in `ops.__all__` and one test. Specs come from the network, so an invalid one always ends
-in a `ConfigError` that names the op and the remedy; a spec never contains code.
+To add an op, write a class, then add a row in `ops.__all__` and a test. Specs come from the network, so an invalid spec
+always raises a `ConfigError` that names the op and the remedy; a spec never contains code.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sophon.pipeline.op import Json, Op
 
 OPS: dict[str, type[Op]] = {name: getattr(ops, name) for name in ops.__all__}
 
-MOST_STEPS = 64  # ops of a pipeline, one after the other
+MOST_STEPS = 64  # most ops in a pipeline, one after the other
 MOST_OPS = 256  # including nested ops: SimCLR's recipe has 9, and the largest AutoAugment policy is one op
 MOST_DEPTH = 8  # nesting of ops and lists
 MOST_CHARACTERS = 1 << 14  # of all names and strings together: a recipe has a few hundred
 MOST_VALUES = 1 << 12  # numbers, names and strings
-_MOST_DIGITS_BITS = 128  # digits of an integer; Python is slow to print one of a million digits
-_MOST_NAME = 64  # length up to which a name is compared with similar ones
+_MOST_DIGITS_BITS = 128  # most bits of an integer; Python is slow to print one with a million digits
+_MOST_NAME = 64  # longest name that is compared with similar ones
 _OpClass = TypeVar("_OpClass", bound=type[Op])
 
 
@@ -36,9 +36,9 @@ def register(op: _OpClass) -> _OpClass:
 def check_bounds(spec: Any) -> None:
     """Raise `ConfigError` unless JSON values are few, short and not deeply nested.
 
-    Handling a spec can take longer than its size suggests: a misspelt name is compared with all known names, and an op
-    made of ops asks each of them several times for its output. So nothing is built, compared or quoted before the whole
-    spec is known to be small. The check itself stops as soon as a bound is exceeded.
+    Processing a spec can take longer than its size suggests: a misspelt name is compared with all known names, and an
+    op made of ops asks each inner op several times for its output. So nothing is built, compared or quoted before the
+    whole spec is known to be small. The check itself stops as soon as a bound is exceeded.
     """
     ops = values = characters = 0
     level = [spec]

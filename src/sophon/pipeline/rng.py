@@ -1,7 +1,7 @@
 """Random numbers that depend on (seed, epoch, sample, op position) and on nothing else.
 
-The generator is Philox4x64, counter-based: those four integers are its key and counter, so there is no state to carry,
-no order to keep and no worker id to know. Every machine that runs an op draws the same numbers.
+The generator is Philox4x64, counter-based: those four integers are its key and counter, so there is no state to carry
+over, no order to preserve and no worker id involved. Every machine that runs an op draws the same numbers.
 
 Only Philox's raw 64-bit words come from NumPy, because NumPy guarantees that stream forever, whereas the methods of
 `numpy.random.Generator` may change between releases, and trainer and storage node need not run the same release.
@@ -23,7 +23,7 @@ from sophon.errors import ConfigError
 from sophon.pipeline import portable
 from sophon.pipeline.spec import Spec
 
-_WORDS = 8  # drawn at once; most ops need one to six
+_WORDS = 8  # words drawn at once; most ops need one to six
 _LIMIT = 1 << 64
 # Positions of a view's steps: above those of a pipeline's ops and of the loader's own draws (from 2**32 on).
 _VIEW, _STEP = 1 << 40, 1 << 48
@@ -34,7 +34,7 @@ class Key:
     """Identifies one pass of one sample: which run, which epoch, which sample.
 
     It may also carry `sight`, the size of the decoded picture and the boxes of its objects, which some ops use when
-    they draw. These follow from the sample, so they are not part of its identity.
+    they draw. These follow from the sample, so they are not part of the key's identity.
     """
 
     seed: int
@@ -50,7 +50,7 @@ class Key:
 
 
 def position_inside(position: int, view: int, step: int) -> int:
-    """Return a unique position for a step of a view inside the op at a position."""
+    """Return a unique position for a step of a view, given the position of the op that it is in."""
     return position + _VIEW * (view + 1) + _STEP * step
 
 
@@ -83,7 +83,7 @@ class Rng:
         return words[:count]
 
     def inside(self, view: int, step: int) -> Rng:
-        """Return the stream of a step of a view inside this op, from its beginning."""
+        """Return the stream, from its beginning, for a step of a view inside this op."""
         seed, epoch, position, sample = self._stream
         return Rng(Key(seed, epoch, sample), position_inside(position, view, step))
 
@@ -129,14 +129,14 @@ class Rng:
         return tuple(order)
 
     def normals(self, shape: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        """Return standard normal numbers: the inverse distribution function of uniform ones."""
+        """Return standard normal numbers, by the inverse distribution function from uniform ones."""
         words = self._draw(math.prod(shape))
         uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         return _normal_quantile(uniform).astype(np.float32).reshape(shape)
 
 
 class _Thread(threading.local):
-    """One thread's generator, and the state that re-keys it: an empty buffer, with arrays written in place."""
+    """One thread's generator, and the state that re-keys it: an empty buffer, and arrays overwritten in place."""
 
     def __init__(self) -> None:
         self.philox = np.random.Philox(0)

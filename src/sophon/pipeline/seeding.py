@@ -1,4 +1,4 @@
-"""Run user code with Python's, NumPy's and torch's global generators seeded, and restore them afterwards.
+"""Runs user code with Python's, NumPy's and torch's global generators seeded, and restores them afterwards.
 
 Concurrency: the global generators are shared by all threads of a process, so code that seeds them holds one lock until
 they are restored. A thread that draws from them without that lock in the meantime gets numbers from the seeded stream:

@@ -8,7 +8,7 @@ kind                  the value at run time                      shape
 ====================  =========================================  =======================
 ``Kind.ENCODED``      ``bytes`` of a file                        ``(bytes,)``
 ``Kind.IMAGE``        ``PIL.Image.Image``, in mode RGB or L      ``(height, width, channels)``
-                      unless the spec says another one
+                      unless the spec names another
 ``Kind.TENSOR``       C-contiguous ``numpy.ndarray``; after a    ``(channels, height, width)``
                       trainer-only step a ``torch.Tensor``
 ``Kind.AUDIO``        `Signal`: sound                            ``(channels, samples)``
@@ -18,10 +18,10 @@ kind                  the value at run time                      shape
 ====================  =========================================  =======================
 
 A dimension that is not known yet is None. Pictures are normally in mode RGB or L, depending on the number of channels;
-`mode` names any other mode (`MODES`). Few ops take those: see `Op.modes`. The spec of views has the spec of each view
-in `views`, and as its dtype the container that users get (`arranged`). For a picture whose sample has boxes, `objects`
-says where they lie in it, for ops whose draws depend on them (`Op.looks`). For sound and volumes, `scale` is the scale
-of each axis, in samples per second or mm, if it is known in advance.
+`mode` names any other mode (`MODES`). Few ops take pictures in other modes: see `Op.modes`. The spec of views has the
+spec of each view in `views`, and as its dtype the container that users get (`arranged`). For a picture whose sample has
+boxes, `objects` says where the boxes lie in it, for ops whose draws depend on boxes (`Op.looks`). For sound and
+volumes, `scale` is the scale of each axis, in samples per second or mm, if it is known in advance.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ SIGNALS: Final = (Kind.AUDIO, Kind.VOLUME)
 class Spec:
     """Kind, shape and dtype of a value.
 
-    For a picture also its mode, if it is neither RGB nor L, and its objects, if known; for views the spec of each.
+    For a picture, also its mode, if it is neither RGB nor L, and its objects, if known; for views, the spec of each
+    view.
     """
 
     kind: Kind
@@ -127,11 +128,11 @@ class Spec:
         return None not in self.shape and all(view.is_sized for view in self.views)
 
     def with_objects(self, objects: Objects | None) -> Spec:
-        """Return the spec of a picture with these objects in it; None if they are unknown."""
+        """Return the spec of a picture with these objects in it; give None if they are unknown."""
         return self if objects is self.objects else replace(self, objects=objects)
 
     def resized(self, sizes: Shape) -> Spec:
-        """Return the spec of sound or a volume of another size, including its label."""
+        """Return the spec of sound or a volume of a new size, including its label."""
         views = tuple(replace(view, shape=(view.shape[0], *sizes)) for view in self.views)
         return replace(self, shape=(self.shape[0], *sizes), views=views)
 
@@ -139,7 +140,7 @@ class Spec:
         """Return a dimension.
 
         Raises:
-            ConfigError: It is not known yet.
+            ConfigError: The dimension is not known yet.
         """
         if dimension is None:
             raise ConfigError(
@@ -163,7 +164,7 @@ class ViewSet:
 
     Args:
         values: The value of each view.
-        container: Their container for users; see `arranged`.
+        container: The container in which users get the views; see `arranged`.
     """
 
     values: tuple[Value, ...]
@@ -180,7 +181,7 @@ OBJECT = Spec(Kind.OBJECT, (), "object")
 
 
 def image(height: int | None, width: int | None, channels: int | None, mode: str = "") -> Spec:
-    """Return the spec of an image, in mode RGB or L unless another one is named."""
+    """Return the spec of an image, in mode RGB or L unless another mode is named."""
     if mode in OTHER_MODES:
         return Spec(Kind.IMAGE, (height, width, MODES[mode][0]), MODES[mode][1], mode)
     return Spec(Kind.IMAGE, (height, width, channels))
@@ -228,7 +229,7 @@ def seen(value: Signal) -> Value:
     """Return sound or a volume as users see it: an array, or image and label by name if there is a label.
 
     Raises:
-        OpError: It is only a part.
+        OpError: The value is only a part.
     """
     value.require_whole()
     return value.array if value.label is None else ViewSet((value.array, value.label), _WITH_LABEL)
@@ -268,7 +269,7 @@ def checked_arrangement(where: str, text: Any, count: int) -> str:
     """Return an arrangement after checking it; it may come from the network.
 
     Raises:
-        ConfigError: It is not an arrangement of this many views.
+        ConfigError: The text is not an arrangement of this many views.
     """
     if not isinstance(text, str) or len(text) > _LONGEST_ARRANGEMENT:
         raise ConfigError(f"{where}: expected {_ARRANGEMENT}, got {text!r:.80}")

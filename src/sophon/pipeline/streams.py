@@ -1,8 +1,8 @@
-"""The random numbers of many samples at once: the same as `Rng` gives one by one, to the last bit.
+"""Random numbers for many samples at once: the same bits that `Rng` gives one by one.
 
 A plan is made from the boxes of all crops in a coming epoch, of which there may be more than a million. Philox is
 counter-based, so its rounds can be computed for all samples at once; so can the numbers that `Rng` derives from the
-words, since that takes IEEE basic operations only (`tests/pipeline/test_streams.py` compares both).
+words, since that takes IEEE basic operations only (`tests/pipeline/test_streams.py` compares the two).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Streams:
 
     Args:
         seed: Seed of the run.
-        epochs: One for all, or one for each sample.
+        epochs: One epoch for all samples, or one for each.
         position: Index of the op in its pipeline.
         samples: Indexes of the samples.
     """
@@ -63,11 +63,11 @@ class Streams:
         return some
 
     def inside(self, view: int, step: int) -> Streams:
-        """Return the streams of a step of a view inside this op."""
+        """Return the streams for a step of a view inside this op."""
         return Streams(self._seed, self._epochs, position_inside(self._position, view, step), self._samples)
 
     def words(self, number: int) -> Words:
-        """Return the word with this index, counted from 0, of every stream."""
+        """Return the word of every stream at this index, counted from 0."""
         block, place = divmod(number, 4)
         if block not in self._blocks:
             self._blocks[block] = self._drawn(block + 1)  # NumPy's Philox counts before it draws
@@ -100,7 +100,7 @@ class Streams:
 
 
 def whole(sizes: Sizes) -> Boxes:
-    """Return the boxes of whole pictures, or of other values."""
+    """Return the boxes that cover whole pictures, or other values."""
     return (*map(np.zeros_like, sizes), *sizes)
 
 

@@ -73,7 +73,7 @@ class Trace:
         Args:
             first: The first op.
             stop: One past the last op.
-            value: The result of the last one.
+            value: The result of the last op.
             between: Sizes of the results that the other ops would have produced, had they not been fused.
         """
         now_s = time.thread_time()

@@ -1,7 +1,7 @@
 """The cost model: how many seconds an epoch takes with a plan.
 
-Every sample at its route has measures: bytes on the link, CPU seconds near storage and at the trainer, … A resource is
-spent by some of them (`sophon.plan.resources`), so that its seconds are linear in their sums::
+Every sample has measures that depend on its route: bytes on the link, CPU seconds near storage and at the trainer, …
+Each resource is spent by some of these measures (`sophon.plan.resources`), so its seconds are linear in their sums::
 
     T_r = Σ over samples of its part, Σ over measures of  coefficient · measure / rate
     T   = max over resources of T_r
@@ -13,8 +13,8 @@ All resources are busy at the same time, so the slowest one sets the pace (paper
     T_CC  = Σ p / C      seconds the trainer cores are busy            "trainer"
     T_G   = n / G        seconds the consumer is busy                  "consumer"
 
-and the reads of the store. If a resource is missing, its seconds are 0 if nothing spends it, and infinite otherwise;
-but a node without cores for ops can still send, so only its ops count as spending. Sums are float64.
+and likewise for the store's reads. If a resource is missing, its seconds are 0 if nothing spends it, and infinite
+otherwise; but a node without cores for ops can still send, so only its ops count as spending. Sums are float64.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Totals:
     """Totals over all samples of an epoch, by measure: each an array with one sum per part.
 
     Args:
-        sums: Sums by name of the measure, including `samples`.
+        sums: Sums by measure name, including `samples`.
     """
 
     sums: Mapping[str, Sums]
@@ -59,13 +59,13 @@ class Totals:
 class Prediction:
     """The predicted cost of an epoch.
 
-    Amounts are also attributes, by the names in the table of resources (`link_bytes`, `storage_cpu_s`), and so are the
-    busy seconds of a kind of resource, the longest if there are several (`link_s`, `consumer_s`); 0 if a kind is
-    unknown.
+    Amounts are also attributes, named as in the table of resources (`link_bytes`, `storage_cpu_s`). So are the busy
+    seconds of each kind of resource (`link_s`, `consumer_s`): the longest if there are several of a kind, 0 if the kind
+    is unknown.
 
     Args:
         epoch_s: T, the seconds of one epoch.
-        bottleneck: The resource that limits it: link, storage, trainer, consumer, …
+        bottleneck: The resource that limits the epoch: link, storage, trainer, consumer, …
         busy_s: Seconds that each resource is busy, by its label.
         used: Amounts spent, by the name that each kind of resource gives them.
         bound_s: No plan takes fewer seconds than this; None if the policy does not know.
@@ -128,12 +128,12 @@ def gather(profile: Profile, cut: CutIndex) -> Totals:
     if cut.shape != (len(profile),) or cut.dtype != np.uint8 or int(cut.max()) >= len(profile.routes):
         raise ConfigError(
             f"a {cut.dtype} plan of shape {cut.shape} does not fit a profile of {len(profile)} samples and "
-            f"{len(profile.routes)} cuts; make it from this profile."
+            f"{len(profile.routes)} cuts; make a new plan from this profile."
         )
     tables = profile.measures
     sums = sum_chosen(tuple(tables.values()), cut, profile.parts, profile.part_count)
     if not np.isfinite(sums).all():
-        raise ConfigError("the plan gives a sample an impossible cut; make it from this profile.")
+        raise ConfigError("the plan gives a sample an impossible cut; make a new plan from this profile.")
     return Totals(fixed_sums(profile) | dict(zip(tables, sums.T, strict=True)))
 
 

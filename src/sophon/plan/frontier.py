@@ -1,4 +1,4 @@
-"""What-if: seconds and bytes of an epoch for other amounts of one resource, by default storage cores (Figure 4)."""
+"""What-if: seconds and bytes of an epoch for different amounts of one resource, by default storage cores (Figure 4)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def frontier(
 
     Args:
         profile: The cost of every sample at every route.
-        resources: All other resources.
+        resources: The resources; the amount of the one that varies is replaced.
         amounts: Amounts to try.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: Options for the policy.

@@ -4,10 +4,10 @@ Given the times of J plans on R resources, one side mixes plans to minimise the 
 resources to maximise the smallest; both reach the same value (von Neumann). This is the small master problem of the
 column generation in `relaxation`: the mixture is its primal solution and the weights on resources are its duals.
 
-It is solved by the simplex method on ``min v, Σ_j x_j T_j + slack = v, Σ_j x_j = 1``. The basis has one column per
-resource, and v. Finding it takes a few dozen steps of about ten microseconds each from scratch, and one or two steps if
-a plan is added to a solved game. (scipy's HiGHS takes 1.6 ms for each and 0.4 s to import; it is the oracle in
-`tests/plan/test_game.py`.)
+The game is solved by the simplex method on ``min v, Σ_j x_j T_j + slack = v, Σ_j x_j = 1``. The basis has one column
+per resource, and v. Finding the basis takes a few dozen steps of about ten microseconds each from scratch, and one or
+two steps if a plan is added to a solved game. (scipy's HiGHS takes 1.6 ms per game and 0.4 s to import; it is the
+oracle in `tests/plan/test_game.py`.)
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _MOST = 2000
 
 @dataclass(frozen=True)
 class Solution:
-    """Both sides of a solved game.
+    """The solution of a game, for both sides.
 
     Args:
         plans: Indices of the plans in the best mixture, at most as many as there are resources.
-        shares: The share of each, summing to 1.
+        shares: The share of each of these plans, summing to 1.
         value: The largest of the mixed times.
-        weights: Weights of resources, not negative and summing to 1, that make the smallest weighted plan largest.
+        weights: Weights of resources, not negative and summing to 1, that maximise the smallest weighted time of a
+            plan.
         basis: Where to start when plans have been added: a plan's index, or -1 - r for the slack of resource r.
     """
 

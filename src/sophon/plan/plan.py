@@ -1,4 +1,4 @@
-"""The plan: one route per sample, its prediction, and its origin."""
+"""The plan: one route per sample, with the prediction for an epoch and the plan's origin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sophon.units import format_bytes, format_seconds
 
 FORMAT = "plan"
 FORMAT_VERSION = 2
-_MOST_LOSS = 1.02  # of the epoch as predicted on the whole: more than that no level stretch makes good
+_MOST_LOSS = 1.02  # most that exchanges may lengthen the predicted epoch: level stretches do not make up for more
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +35,15 @@ class Plan:
     Args:
         cut: Index into `routes` per sample, one byte each.
         routes: The routes to choose from; a cut stands for the route with only that cut.
-        policy: Name of the policy that chose.
-        reason: Why it chose them, in one sentence.
+        policy: Name of the policy that chose the routes.
+        reason: Why the policy chose these routes, in one sentence.
         prediction: Prediction for an epoch.
         untouched: Prediction with nothing offloaded.
-        resources: The resources it was planned for.
+        resources: The resources that the plan was made for.
         options: Options that the policy was given.
         fingerprints: Fingerprints of the pipeline and data set.
         recipe: The pipeline in words; "" if unknown.
+        untried: Number of routes that could not be weighed because no sample was sent by them yet.
     """
 
     cut: CutIndex
@@ -55,6 +56,7 @@ class Plan:
     options: Options
     fingerprints: Mapping[str, str]
     recipe: str = ""
+    untried: int = 0
 
     def __post_init__(self) -> None:
         cut = np.asarray(self.cut, dtype=np.uint8).view()
@@ -101,13 +103,18 @@ class Plan:
         samples: int | None = None,
         recipe: str = "",
     ) -> None:
-        """Raise `ArtifactError` if the plan belongs to another job, showing both; `recipe` is the pipeline in words."""
+        """Raise `ArtifactError` if the plan belongs to a different job; `recipe` is this job's pipeline in words."""
         remedy = "Make a new plan for this job from its own profile."
         expected = {"pipeline": pipeline, "dataset": dataset}
         words = {"pipeline": (self.recipe, recipe)}
         artifact.require_fingerprints("the plan", self.fingerprints, expected, remedy, words)
         if samples is not None and samples != len(self):
             raise ArtifactError(f"the plan is for {len(self)} samples, but this job has {samples}. {remedy}")
+
+    @property
+    def rivals(self) -> str:
+        """The plans that its bound is about, as the beginning of a sentence: "No plan"."""
+        return "No plan with the cuts measured so far" if self.untried else "No plan"
 
     def explain(self) -> str:
         """Return the decisions and their reasons, in words."""
@@ -127,8 +134,8 @@ class Plan:
         if now.bound_s is not None and np.isfinite(now.bound_s):
             over = now.epoch_s / now.bound_s - 1 if now.bound_s > 0 else 0.0
             least = format_seconds(now.bound_s)
-            proof = f"No plan can take less than {least}; this one is at most {100 * over:.2g} % above the best."
-            lines.append(proof if over > 1e-9 else "No plan can be faster.")
+            proof = f"{self.rivals} can take less than {least}; this one is at most {100 * over:.2g} % above the best."
+            lines.append(proof if over > 1e-9 else f"{self.rivals} can be faster.")
         return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -142,6 +149,7 @@ class Plan:
             "resources": self.resources.to_json(),
             "options": asdict(self.options),
             "recipe": self.recipe,
+            "untried": self.untried,
         }
         header = artifact.Header(FORMAT, FORMAT_VERSION, self.fingerprints, provenance)
         artifact.save(path, header, {"cut": self.cut})
@@ -151,7 +159,7 @@ class Plan:
         """Read a plan written by `save`.
 
         Raises:
-            ArtifactError: The file is missing, damaged, or of another kind or version.
+            ArtifactError: The file is missing, damaged, or of a different kind or version.
         """
         with artifact.load(path, format=FORMAT, version=FORMAT_VERSION) as file:
             file.require_columns({"cut": pa.uint8()})
@@ -170,6 +178,7 @@ class Plan:
                     options=Options(**said["options"]),
                     fingerprints=file.header.fingerprints,
                     recipe=str(said.get("recipe", "")),
+                    untried=int(said.get("untried", 0)),
                 )
             except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise ArtifactError(f"{path} does not have the header of a plan ({error}); plan again.") from error
@@ -189,8 +198,8 @@ def make_plan(
         resources: The resources to plan for.
         policy_name: One of `sophon.plan.policies.POLICIES`.
         options: Options for the policy.
-        order: The samples in the order of the epoch, if known: every stretch of it then loads the resources in about
-            the same proportion.
+        order: The samples in the order of the epoch, if known; every stretch of the epoch then loads the resources in
+            about the same proportion.
     """
     choice = policy(policy_name)(profile, resources, options)
     cut = choice.cut if order is None else _levelled(profile, resources, options, choice, order)
@@ -205,7 +214,13 @@ def make_plan(
         options=options,
         fingerprints=profile.fingerprints,
         recipe=profile.recipe,
+        untried=_untried(profile),
     )
+
+
+def _untried(profile: Profile) -> int:
+    illegal = (column for column in range(len(profile.routes)) if profile.has_illegal(column))
+    return sum(not np.isfinite(profile.payload_bytes[:, column]).any() for column in illegal)
 
 
 def _levelled(

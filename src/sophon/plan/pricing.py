@@ -100,7 +100,7 @@ class Costs:
         return np.array([bool(order) and kind.thrift == min(order) for kind in self.kinds], np.bool_)
 
     def thrift(self, times: Matrix) -> list[Vector]:
-        """Return the tie-breakers between equal times: the seconds of the thriftiest kind, then of the next."""
+        """Return the tie-breakers between equal times: seconds by kind of resource, in order of thrift."""
         order = sorted({kind.thrift for kind in self.kinds if kind.thrift is not None})
         return [
             times[..., [place for place, kind in enumerate(self.kinds) if kind.thrift == thrift]].sum(axis=-1)
@@ -133,7 +133,7 @@ class Costs:
 
     @staticmethod
     def _seconds(chosen: Matrix, per_s: Matrix) -> Matrix:
-        # Column by column: a matrix product adds up in another order with another number of threads.
+        # Column by column: a matrix product adds up in a different order with a different number of threads.
         times = np.zeros((len(chosen), len(per_s)))
         for resource, row in enumerate(per_s):
             for measure in np.flatnonzero(row):
@@ -146,12 +146,12 @@ class Costs:
         return seconds
 
     def weights(self, prices: Vector) -> Matrix:
-        """Return [parts, measures] the weight that prices on resources give to each unit of a measure."""
+        """Return the [parts, measures] weights that prices on resources give to each unit of a measure."""
         weights: Matrix = np.einsum("r,rpm->pm", prices, self.per_s)
         return weights
 
     def worth_s(self) -> float:
-        """Return one sample's worth: the most epoch seconds that one sample takes of one resource."""
+        """Return one sample's worth: the most epoch seconds that any one sample takes on any one resource."""
         highest = np.zeros(len(self.tables))
         for place, table in enumerate(self.tables):
             for column in self.columns:
@@ -170,7 +170,8 @@ class Priced:
     Args:
         cut: The route of every sample.
         times: Seconds of every resource.
-        value: Σ of the cheapest prices: no plan costs less under these prices. Slightly reduced, to allow for rounding.
+        value: Sum of each sample's lowest cost: no plan costs less under these prices. Slightly reduced to allow for
+            rounding.
         prices: The prices on the resources.
     """
 
@@ -228,7 +229,7 @@ def decide(costs: Costs, weights: Matrix) -> tuple[CutIndex, Sums, float]:
                 continue
             np.less(price, best, out=less[:width])
             np.minimum(price, best, out=best)
-            # Places only rise, so the last route that was cheaper is the largest place marked.
+            # Places are visited in ascending order, so the largest place marked is the last route that was cheaper.
             np.multiply(less[:width].view(np.uint8), np.uint8(place), out=mark[:width])
             np.maximum(chosen, mark[:width], out=chosen)
         value += float(best.sum())
@@ -255,7 +256,7 @@ class _Barred:
 
 
 class _Block:
-    # Some samples on the way through the tables.
+    # A block of samples in a pass over the tables.
     def __init__(self, costs: Costs, weights: Matrix, barred: _Barred, rows: slice) -> None:
         self._costs, self._barred, self._rows = costs, barred, rows
         self.parts = None if costs.parts is None else costs.parts[rows]

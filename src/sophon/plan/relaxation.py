@@ -31,7 +31,7 @@ from sophon.plan.cost import CutIndex
 from sophon.plan.game import Matrix, Vector, solve_game
 from sophon.plan.pricing import Costs, Priced, cheapest, decide
 
-# Relative gap between mixture and bound at which a table is solved.
+# Relative gap between mixture and bound at which a table counts as solved.
 _EXACT = 1e-9  # small: passes cost nothing
 _CLOSE = 1e-7  # large, with a small core
 _NEAR = 1e-5  # for large tables, where every step is a pass over all samples: still a hundredth of the promised 0.1 %
@@ -40,7 +40,7 @@ _SAMPLE_ROWS = 2**16
 _MIDDLE_ROWS = 2**19
 _ROUNDS = 6
 _LEAST_REACH = 1e-3  # of a weight: keeps the simplex from collapsing when nothing moves any more
-_MOST_REACH = 2e-2  # of a weight: beyond that, another pass is better than a large core
+_MOST_REACH = 2e-2  # of a weight: beyond that, one more pass is cheaper than a large core
 _CORE_SHARE = 1 / 8
 
 
@@ -89,10 +89,10 @@ class Relaxation:
 
     Args:
         plans: The plans of the best mixture, at most as many as there are resources.
-        weights: The share of each.
+        weights: The share of each of these plans.
         value: t of the mixture.
         bound: No plan has a smaller t.
-        times: [all plans tried, resources] their times.
+        times: [plans, resources] times of all plans that were tried.
         prices: The prices of the best bound.
         around: Prices under which the plans of the mixture were found; they surround the best prices.
     """

@@ -4,9 +4,9 @@ Only `KINDS` knows how many resources there are. A kind defines the measures of 
 its rate, its command line option, and the message for an invalid number. Cost model, prices, policies, plan files,
 reports and commands go through the table.
 
-An unknown rate is infinite, and such a resource is never the bottleneck. Kinds of a node (link, storage cores, store)
-may be given once for all samples, or separately for every node: each is then a resource that only the samples of that
-node's part spend.
+An unknown rate is infinite, and such a resource is never the bottleneck. Per-node kinds (link, storage cores, store)
+may be given once for all samples, or separately for every node; a node's resource is then spent only by the samples of
+its part.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Kind:
         show: Formats the rate.
         is_of_node: Whether every node has its own; otherwise it belongs to the trainer.
         is_required: Whether a job must give it; otherwise it is infinite if unknown.
-        may_be_zero: Whether its amount may be zero, so that nothing that spends it can be chosen.
-        thrift: Of two plans of equal seconds, the one that spends less of the kind with the lowest number is better;
-            None if that does not matter.
+        may_be_zero: Whether its amount may be zero, in which case no route that spends it can be chosen.
+        thrift: Rank as a tie-breaker: of two equally fast plans, the one that spends less of the lowest-ranked kind is
+            better; None if the amount does not matter.
     """
 
     name: str
@@ -133,8 +133,8 @@ KINDS = (
         option="--trainer-cores",
         metavar="",
         parse=float,
-        help="Cores that preprocess at the trainer.",
-        remedy="give the cores that preprocess at the trainer, more than zero (--trainer-cores 8)",
+        help="Cores for preprocessing at the trainer.",
+        remedy="give the cores for preprocessing at the trainer, more than zero (--trainer-cores 8)",
         show=_cores("trainer"),
         is_of_node=False,
         is_required=True,
@@ -216,17 +216,17 @@ KINDS = (
         option="--relay-link",
         metavar="BANDWIDTH",
         parse=parse_bandwidth,
-        help="Links from all relays to the trainer together, such as 2gbit; no limit if left out.",
+        help="Total bandwidth from all relays to the trainer, such as 2gbit; no limit if left out.",
         remedy="give the bytes per second from all relays, more than zero (--relay-link 2gbit), or leave it out when "
         "there are none",
         show=lambda rate: f"relay link {format_bandwidth(rate)}",
         is_of_node=False,
     ),
 )
-"""In the order in which rates are given, shown and saved. New kinds come last."""
+"""All kinds, in the order in which rates are given, shown and saved. New kinds come last."""
 
 OVERHEADS = ("sending_s_per_byte", "sending_s_per_sample")
-"""How much of a resource one unit of a measure takes in addition to what was measured; see `Use.factor`."""
+"""Overheads: how much of a resource one unit of a measure takes on top of what was measured; see `Use.factor`."""
 
 _BY_RATE = {kind.rate: place for place, kind in enumerate(KINDS)}
 _BY_NAME = {kind.name: kind for kind in KINDS}
@@ -260,8 +260,8 @@ class Resource:
 
     Args:
         kind: The row of the table.
-        rate: Its amount, in the kind's unit.
-        part: Number of the part whose samples spend it; None for all samples.
+        rate: Amount of the resource, in the kind's unit.
+        part: Number of the part whose samples spend it; None if all samples do.
         label: Short name: that of the kind, with the node's name if it belongs to one node.
     """
 
@@ -313,7 +313,7 @@ class Resources:
         raise AttributeError(name)
 
     def having(self, **named: float) -> Resources:
-        """Return the same resources with other rates or overheads."""
+        """Return the same resources with some rates or overheads replaced."""
         before = dict(zip((kind.rate for kind in KINDS), self.rates, strict=True))
         before |= zip(OVERHEADS, self.overheads, strict=True)
         return Resources(nodes=self.nodes, **{**before, **named})

@@ -2,14 +2,14 @@
 
 If the plans of a mixture differ on a sample, the sample is divided: it has a share of each of their routes. With R
 resources, R + 1 such samples can be shifted against each other without changing any resource time (R equations, R + 1
-unknowns) until one of them is whole. So only a few samples per merged plan stay divided. These are then shifted all
-together until at most R of them are divided, and those few are tried in every combination.
+unknowns) until one of them is whole. So only a few samples per merged plan stay divided. These are then all shifted
+together until at most R of them are divided, and for those few every combination is tried.
 
-This costs at most as much as (R - 1) / 2 samples, or one sample with link, storage and trainer: among the divided
-samples there is a best division with at most R - 1 of them divided (a vertex of the linear program). Rounding each to
-its larger share changes every resource by at most half of the cost of one sample (two thirds if a sample is divided in
-three, but then another is whole), and that rounding is among the combinations tried. `tests/plan/test_rounding.py` and
-the MILP oracle in `tests/plan/policies/test_optimal.py` check this.
+This costs at most (R - 1) / 2 samples' worth, which is one sample's worth with link, storage and trainer: among the
+divided samples there is a best division with at most R - 1 of them divided (a vertex of the linear program). Rounding
+each to its larger share changes every resource by at most half of the cost of one sample (two thirds if a sample is
+divided into three, but then another is whole), and that rounding is among the combinations tried.
+`tests/plan/test_rounding.py` and the MILP oracle in `tests/plan/policies/test_optimal.py` check this.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def round_mixture(costs: Costs, plans: Sequence[CutIndex], weights: Vector, floo
     Args:
         costs: The samples.
         plans: Up to as many plans as there are resources.
-        weights: The share of each, summing to 1.
+        weights: The share of each plan, summing to 1.
         floor_s: Seconds below which a shorter epoch gains nothing.
     """
     cut = plans[0].copy()
@@ -134,7 +134,7 @@ def _spread(steps: Matrix, share: float) -> Vector:
 
 def _shift(index: NDArray[np.intp], part: Vector, steps: Matrix) -> tuple[NDArray[np.intp], NDArray[np.intp], Vector]:
     # Shifts samples against each other, in groups of one more than there are resources, until no such group is divided.
-    # Returns the samples that took the new route, and those that are divided with their parts.
+    # Returns the samples that took the new route, and those that stay divided, with their shares.
     taken = [index[:0]]
     size = steps.shape[1] + 1
     while len(index) >= size:
@@ -230,7 +230,7 @@ def _try_all(costs: Costs, cut: CutIndex, shares: dict[int, dict[int, float]], f
 
 
 def polish(costs: Costs, cut: CutIndex, floor_s: float) -> CutIndex:
-    """Return the plan after the best single changes of a route, one after another, while any improves it.
+    """Return the plan improved by single route changes, the best one first, until none helps.
 
     Only worthwhile on small tables, where a single sample matters: every change examines every sample and route.
     """

@@ -8,11 +8,11 @@ The number grows quickly, at most doubling each time, since a waiting trainer co
 slowly, one relay at a time: a trainer between two epochs, or one that is restarted, reports nothing for a minute. The
 number always stays within its bounds.
 
-If the implementation is inconsistent with the following, it is a bug:
+An implementation that breaks any of these rules has a bug:
 
 - The number is always within the bounds.
 - It grows only if some trainer has waited for CPU for `patience_s`; each time it at most doubles.
-- It shrinks by one at a time, and only if no trainer has needed as many, or more, for `rest_s`.
+- It shrinks by one at a time, and only if no trainer has needed that many relays for `rest_s`.
 - Reports older than `stale_s` are ignored.
 """
 
@@ -40,7 +40,7 @@ class Bounds:
         least: Fewest relays.
         most: Most relays.
         patience_s: How long trainers wait before relays are added.
-        rest_s: How long relays are not needed before one is removed.
+        rest_s: How long relays must be unneeded before one is removed.
         stale_s: Age at which a report is ignored.
     """
 
@@ -64,9 +64,9 @@ class Report:
 
     Args:
         at_s: Time of the report, by the clock of the process that scales relays.
-        bottleneck: The resource that limits its planned epoch; "" if it has no plan.
-        waited_share: Share of its time that it waits for batches.
-        relay_share: Share of the time that relays are busy, by its plan.
+        bottleneck: The resource that limits the trainer's planned epoch; "" without a plan.
+        waited_share: Share of the trainer's time spent waiting for batches.
+        relay_share: Share of the time that relays are busy, according to the plan.
     """
 
     at_s: float
@@ -99,7 +99,7 @@ class Scale:
 
     Args:
         relays: Number of relays.
-        wanted_s: Time since which some trainer has wanted more; None if none does.
+        wanted_s: Time since which some trainer has wanted more relays; None if none does.
         needed_s: Time at which the relays were last needed.
     """
 

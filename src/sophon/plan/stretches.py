@@ -3,9 +3,9 @@
 A plan balances its resources over the epoch as a whole. But a loader reads only a limited way ahead: if a stretch of
 the order needs more core time than the mean, the link waits, and that time is lost for good. The order is known before
 the epoch starts, so samples exchange routes: in each stretch that has too much of one resource, the samples for which
-it costs least move to a route with less of it and more of another, until the stretch has both in the proportion of the
-whole. Other stretches do the reverse, so the totals stay the same except for the cost of the exchanges; an exchange
-that costs more than it gains is not made.
+that is cheapest move to a route with less of that resource and more of another, until the stretch uses the two in the
+same proportion as the whole epoch. Other stretches do the reverse, so the totals stay the same except for the cost of
+the exchanges; an exchange that costs more than it gains is not made.
 
 Pure, like the rest of this package: the same plan and order give the same result.
 """
@@ -22,9 +22,9 @@ from sophon.plan.pricing import Costs
 STRETCH = 64
 """Number of samples in a stretch: as many as a loader puts into one request; two requests run at a time."""
 
-_BINDS = 0.7  # of the epoch for which a resource is busy: above this, its share of a stretch counts
+_BINDS = 0.7  # of the busiest resource's time: only resources that are at least this busy are levelled
 _ROUNDS = 3  # rounds at most; each evens out the two most unequal resources of a stretch
-_WORTH = 0.25  # of the seconds that an exchange saves on the longer resource: its cost may not exceed this
+_WORTH = 0.25  # of the seconds that an exchange saves on the longer resource: its cost must not exceed this
 _BLOCK = 2**15
 
 Stretches = NDArray[np.int64]
@@ -61,7 +61,7 @@ def level(costs: Costs, cut: CutIndex, prices: Vector, order: NDArray[np.integer
     Args:
         costs: The samples.
         cut: The best plan for the whole epoch.
-        prices: Prices of the resources under which it is best.
+        prices: Prices of the resources under which `cut` is best.
         order: The samples in the order of the epoch.
         length: Samples in a stretch.
     """
@@ -103,7 +103,7 @@ class _Exchanges:
     def best(
         self, stretches: Stretches, worth: NDArray[np.float64], excess_s: Vector
     ) -> tuple[NDArray[np.intp], CutIndex]:
-        """Return samples and their new routes: in every stretch, the cheapest for their gain first."""
+        """Return samples and their new routes: in every stretch, those with the lowest cost per gain first."""
         n = len(self._costs)
         ratio, gain_s, column_of = np.full(n, np.inf, np.float32), np.zeros(n, np.float32), np.zeros(n, np.uint8)
         for low in range(0, n, _BLOCK):

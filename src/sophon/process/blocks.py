@@ -32,7 +32,7 @@ class Blocks:
         self._free: list[Bytes] = []
 
     def take(self, size_bytes: int) -> Bytes:
-        """Return an array of that many bytes; its memory comes back once the array and all views of it are gone."""
+        """Return an array of that many bytes; its memory is reused once the array and all views of it are gone."""
         if size_bytes > self._size_bytes:
             self._size_bytes, self._free = size_bytes, []
         elif 2 * size_bytes < self._size_bytes:

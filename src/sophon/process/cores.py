@@ -1,4 +1,4 @@
-"""How many cores this process may use, and the quota of them that the kernel enforces."""
+"""How many cores this process may use, and the CPU quota that the kernel enforces."""
 
 from __future__ import annotations
 

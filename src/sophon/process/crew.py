@@ -1,4 +1,4 @@
-"""Threads that do the same work and whose number can change while it runs.
+"""Threads that do the same work and whose number can change while they run.
 
 Concurrency: the owner of a crew calls `staff` and `is_done` while it holds the lock that the threads take for their
 work.

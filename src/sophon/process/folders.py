@@ -31,7 +31,7 @@ def make_private(folder: Path) -> None:
     """Make a folder that only this user can write to, if there is none yet.
 
     Raises:
-        OSError: It cannot be created.
+        OSError: The folder cannot be created.
     """
     for parent in reversed(folder.parents):
         if not parent.is_dir():
@@ -43,7 +43,7 @@ def not_private(path: Path) -> str | None:
     """Return why others could have changed a folder or file; None if only this user and root can.
 
     Raises:
-        OSError: It cannot be examined.
+        OSError: The path cannot be examined.
     """
     stat = path.stat()
     if stat.st_uid not in (0, os.geteuid()):

@@ -43,7 +43,7 @@ class Line:
         return cls(here), cls(there)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Line, (self._end,))  # to a process that is being spawned
+        return (Line, (self._end,))  # for a process that is being spawned
 
     def send(self, head: bytes, body: Any = b"", files: Sequence[int] = ()) -> None:
         """Send a message.
@@ -112,7 +112,7 @@ class Line:
         self._end.close()
 
     def __del__(self) -> None:
-        self._end.close()  # in a thread that is not joined, the last user of the line closes it
+        self._end.close()  # a thread that nobody joins may be the last user of the line
 
     def wake(self) -> None:
         """Wake a thread that waits at this end; it finds the line closed."""

@@ -5,7 +5,7 @@ next call would then wait forever (3 of 3,000 forks on a busy machine). Nothing 
 the calling thread does all the work anyway. The usual remedy is to disable the pool in a `worker_init_fn`; this does it
 for everyone.
 
-Limits: OpenCV's own pool, which its wheels have; builds with OpenMP or TBB are not changed.
+Limits: this covers only OpenCV's own pool, the one in its wheels; builds with OpenMP or TBB are not changed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Unnamed shared memory: nothing is left behind if a process dies, and the size of /dev/shm does not matter.
 
-A segment is an anonymous file that two processes map. The one that makes it sends its descriptor through a socket; once
+A segment is an anonymous file that two processes map. Its creator sends the descriptor through a socket; once
 both have mapped it, the descriptor is closed. Docker gives /dev/shm 64 MiB, which is why other loaders die of SIGBUS in
 containers; `memfd_create` counts only against the container's memory limit.
 
-A forked child may keep an array in a segment: memory that was on loan at that moment is never written to again.
+A forked child may keep an array in a segment: memory that was on loan when the child was forked is never written to
+again.
 
 Concurrency: `Segments` may be used by several threads; arrays may be freed in any thread, even by the garbage
 collector.
@@ -104,8 +105,8 @@ class Segment:
     """A piece of shared memory, as seen by the process that created it.
 
     Args:
-        number: Identifies it.
-        size_bytes: Its size.
+        number: Identifies the segment.
+        size_bytes: Size of the segment.
     """
 
     def __init__(self, number: int, size_bytes: int) -> None:
@@ -158,7 +159,7 @@ class Segments:
         self._lock = threading.RLock()  # reentrant: the garbage collector may free an array while we hold it
 
     def take(self, size_bytes: int) -> tuple[Segment, Bytes]:
-        """Return a segment of at least that size and an array of its bytes; it is returned when the array is gone."""
+        """Return a segment of that size or more, and an array of its bytes; the segment is reused once that is gone."""
         with self._lock:
             fitting = [segment for segment in self._free if size_bytes <= segment.size_bytes <= 2 * size_bytes + _PAGE]
             segment = min(fitting, key=lambda one: one.size_bytes, default=None)
@@ -174,7 +175,7 @@ class Segments:
 
     def _give_back(self, segment: Segment) -> None:
         if os.getpid() != self._owner:
-            return  # the copy of a forked child, whose parent still uses the memory
+            return  # a copy in a forked child, whose parent still uses the memory
         with self._lock:
             kept_bytes = sum(one.size_bytes for one in self._free)
             is_whole = segment.file is not None and not segment.is_elsewhere and not self._is_closed

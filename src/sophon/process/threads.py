@@ -1,4 +1,4 @@
-"""CPU seconds of the threads of this process, by the names that Linux knows them by."""
+"""CPU seconds of this process's threads, selected by the thread names that Linux reports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _TASKS = Path("/proc/self/task")
 def cpu_s_of_threads(prefixes: Sequence[str]) -> float:
     """Return the CPU seconds so far of running threads whose names begin with one of the prefixes.
 
-    Libraries name their own threads, and Python's clocks do not see those. Returns 0 if the system does not tell.
+    Libraries name the threads that they start, which Python's clocks do not cover. Returns 0 if the system does not
+    report them.
 
-    Limits: the seconds of a thread that has ended are gone, so the sum may become smaller.
+    Limits: the seconds of a thread that has ended are lost, so the sum may become smaller.
     """
     total_ns = 0
     try:

@@ -1,4 +1,4 @@
-"""The date, which may be changed while the program runs: for display and messages, never for waiting."""
+"""The wall-clock time, which may be changed while the program runs: for display and messages, never for waiting."""
 
 from __future__ import annotations
 

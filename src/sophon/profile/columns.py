@@ -18,7 +18,7 @@ _TYPICAL = {
     Kind.AUDIO: (1, 220_500),  # five seconds
     Kind.VOLUME: (1, 128, 256, 256),
 }
-"""Shapes of values of unknown size."""
+"""Shapes assumed for values of unknown size, by kind."""
 _CROPPED = tuple(_TYPICAL)
 
 
@@ -33,7 +33,7 @@ def cuts_to_profile(
 
     Codecs are left out where another position is clearly better: after an op that changes neither shape nor type (a
     flip), where they cost the same as one op earlier, and before the crop or an op that makes pictures smaller, where
-    they have more to do.
+    they have more to encode.
 
     Args:
         pipeline: The pipeline to divide.
@@ -91,7 +91,7 @@ def suits_codecs(pipeline: Pipeline, k: int) -> bool:
 
 
 def typical_bytes(spec: Spec) -> int:
-    """Return the bytes of a value, assuming a typical size if its size is unknown; 0 for values without one."""
+    """Return the size of a value in bytes, with typical sides in place of unknown ones; 0 if a kind has none."""
     if spec.kind is Kind.VIEWS:
         return sum(map(typical_bytes, spec.views))
     if spec.kind in _TYPICAL:

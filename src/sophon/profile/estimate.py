@@ -118,7 +118,7 @@ class _Estimate:
         unseen = np.flatnonzero(~seen)
         for place, cut in enumerate(self._cuts):
             illegal = self._told.refused[:, place]
-            is_refused = bool(illegal.any())  # rarely, and looking for them costs as much as a prediction
+            is_refused = bool(illegal.any())  # rare, and looking for such samples costs as much as a prediction
             for cost in (table[:, place] for table in tables):
                 if len(unseen):
                     cost[unseen] = _scaled(cost[unseen], cost[seen & ~illegal])
@@ -202,7 +202,7 @@ class _Estimate:
         return timed
 
     def _fill(self, columns: Sequence[_Column], op_s: FloatTable, tables: Sequence[FloatTable]) -> None:
-        """Fill in bytes, storage and trainer seconds of all samples, a block at a time: it stays in a core's cache."""
+        """Fill in bytes, storage and trainer seconds of all samples, in blocks that fit in a core's cache."""
         size = min(BLOCK, len(op_s))
         buffers = np.empty((2 * len(self._op_rules) + 3, size), np.float32)
         for low in range(0, len(op_s), BLOCK):
@@ -214,7 +214,7 @@ class _Estimate:
                 column.fill(rows, raw_bytes, sums, part, [table[block, place] for table in tables])
 
     def _column(self, cut: Cut) -> _Column:
-        """Return how the costs of a cut are put together."""
+        """Return how the costs of a cut are composed."""
         first = 1 if looks_ahead(cut) else cut.k  # where the codec's decoder replaces Decode
         here_error = _mean([rule.error for rule in self._op_rules[first:]])
         there_error = _mean([rule.error for rule in self._op_rules[: cut.k]])
@@ -317,8 +317,8 @@ class _Sums:
 
 @dataclass
 class _Column:
-    # How the costs of one cut are put together: seconds of ops on both sides, and what the codec adds. Sums of both,
-    # counted while samples are filled in, say how much the error of each matters.
+    # How the costs of one cut are composed: seconds of ops on both sides, and what the codec adds. The sums of both,
+    # accumulated while samples are filled in, say how much the error of each matters.
     cut: Cut
     first: int
     errors: tuple[float | None, float | None, float | None]
@@ -333,7 +333,7 @@ class _Column:
     def fill(
         self, rows: Rows, raw_bytes: FloatTable, sums: _Sums, part: FloatTable, costs: Sequence[FloatTable]
     ) -> None:
-        """Write bytes, storage and trainer seconds of a block of samples; `part` is memory to use."""
+        """Write bytes, storage and trainer seconds of a block of samples; `part` is scratch memory."""
         if self.is_unknown:
             for cost in costs:
                 cost[:] = np.inf

@@ -1,7 +1,7 @@
 """Decides which samples are cut, and how, while a profile is being made.
 
-Codecs cannot be timed from outside, so a small share of the samples is actually sent in each of them: the same work
-that has to be done anyway, in a different place, with the same bits.
+Codecs cannot be timed from outside, so a small share of the samples is actually sent in each of them. This is work that
+has to be done anyway, only in a different place, and gives the same bits.
 
 `explore` is for an epoch whose order is unknown, with a plan made at its end: the other samples are sent raw.
 `explore_first` is for an epoch that is planned while it runs: the first samples try the most promising cuts a few
@@ -27,9 +27,9 @@ from sophon.profile.columns import suits_codecs, typical_bytes
 DEFAULT_SHARE = 0.05
 _ENOUGH = 12  # samples per cut: with single values 20 % off, their mean is then 6 % off
 _LEAST = 3  # samples per cut, or fewer cuts are tried: needed to know how good a rule is
-_AT_MOST = 0.1  # for a small data set, which has fewer samples than that
+_AT_MOST = 0.1  # of a small data set, if that is fewer samples
 _FIRST_RAW = 8  # samples sent raw before the first plan: they show the cost of ops on the trainer
-_FIRST_BEST = 8  # samples before it for each of the most promising cuts
+_FIRST_BEST = 8  # samples before the first plan for each of the most promising cuts
 _FIRST_AT_MOST = 0.3  # of the samples; with fewer, a first plan would rest on too little
 _ROOM = 20  # samples to try per cut before less promising cuts are tried, since those send a lot
 _BEST = 2  # the most promising cuts are always tried often enough: they are smaller than files
@@ -71,7 +71,7 @@ def explore(
         samples: Number of samples.
         share: Share of the samples to cut.
         seed: Determines which samples are cut.
-        among: The samples that will pass here, if others pass at other ranks; by default all.
+        among: The samples that will pass at this rank; by default all.
         ranks: How many ranks share these samples in an unknown way; each has to learn from its part.
     """
     chosen = np.full(samples, cuts.index(RAW), np.uint8)

@@ -1,4 +1,4 @@
-"""Features of every sample, known without touching it again: sizes of its file, its picture and the box it needs.
+"""Features of every sample, known without reading it again: sizes of its file, its picture and the box that is needed.
 
 The box for any epoch is known in advance, since random parameters depend only on seed, epoch and sample.
 """
@@ -85,7 +85,7 @@ def areas_needed(
 
 
 def _area(pipeline: Pipeline, key: Key, sizes: list[int]) -> int:
-    """Return how many pixels one pass needs, for ops without a vectorised answer; takes about 20 µs. 0 if unknown."""
+    """Return how many pixels one pass needs, for ops without a vectorised method (about 20 µs); 0 if unknown."""
     decoder = pipeline.ops[0]
     if not isinstance(decoder, Decoder):
         return prod(sizes)

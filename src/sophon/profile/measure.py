@@ -1,8 +1,8 @@
 """Measures the cost of every sample of a local data set at every cut, on this machine's clock.
 
-Both halves of each cut are run here, in one thread, by the thread's CPU clock. The trainer and the storage node may
-have different CPUs; a running loader learns the difference from the replies (see `recorder`), but a measurement here
-cannot.
+Both halves of each cut are run here, in one thread, and timed by the thread's CPU clock. The trainer and the storage
+node may have different CPUs; a running loader learns the difference from the replies (see `recorder`), but a
+measurement here cannot.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def measure(
 
     Args:
         store: The samples.
-        pipeline: Their pipeline.
+        pipeline: Pipeline of the samples.
         seed: Seed of the random ops.
         epoch: Epoch of the random ops.
         cuts: Which cuts to measure; by default those that a plan may use.

@@ -1,7 +1,7 @@
 """The quantities measured for a sample at each route: the tables of a profile, with their units and names.
 
-A resource is spent by measures (`sophon.plan.resources`); a resource that is spent by a new measure needs a row here
-first.
+A resource is spent by measures (`sophon.plan.resources`); a resource with a new measure needs a row for that measure
+here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Measure:
         unit: ``bytes`` or ``seconds`` (of CPU).
         where: Where it is spent, in words.
         title: Title of a column in a report.
-        is_optional: Whether a profile may lack it; the resource that is spent by it says what is assumed then.
+        is_optional: Whether a profile may lack it; the resource that it spends defines what is then assumed.
     """
 
     name: str

@@ -1,10 +1,11 @@
-"""Predicts costs from the known sizes of a sample: its file, its picture and the box it needs.
+"""Predicts costs from the known sizes of a sample: its file, its picture and the box that is needed.
 
-Bytes and seconds of a sample are, roughly, products of powers of those sizes (a window has the file's bytes times the
+Bytes and seconds of a sample are, roughly, products of powers of these sizes (a window has the file's bytes times the
 share of its area; decoding takes time per pixel and per byte), so their logarithms are linear in the logarithms of the
 sizes. Ridge regression keeps the slopes near their expected values when few samples were measured: a plan looks for the
-samples that a rule predicts to be cheap, so a rule that is too sure of a slope gets those for which it is wrong.
-Predictions are scaled so that their sum over the measured samples is the measured sum, since a plan is based on sums.
+samples that a rule predicts to be cheap, so a rule that is too confident of a slope would be used most where it is
+wrong. Predictions are scaled so that their sum over the measured samples is the measured sum, since a plan is based on
+sums.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Fit:
         error: Mean of |predicted − measured| / measured, each sample predicted from the others; None if there are too
             few to tell.
         centre: Mean of each feature.
-        slopes: Slopes of each feature.
+        slopes: Slope of each feature.
         level: Logarithm of the prediction at the centre.
         least: Lower bound of predictions.
         most: Upper bound of predictions.
@@ -63,8 +64,8 @@ class Fit:
 
         Args:
             features: Features of the rows.
-            out: Where to write them; a new array if left out.
-            add: Add them to the values in `out` instead.
+            out: Where to write the predictions; a new array if left out.
+            add: Whether to add the predictions to the values in `out` instead of overwriting them.
         """
         # Bounded before exp rather than after: slopes from nearly identical samples may be extreme.
         least, most = (math.log(bound) if bound > 0 else -math.inf for bound in (self.least, self.most))

@@ -1,9 +1,9 @@
 """Recorder: the costs that a running loader measures.
 
-Every sample that passes gives information. A sample that is sent raw gives the time of each op at the trainer and the
-size of its picture (the paper's second stage). A sample that is cut gives, for that cut, the bytes on the link, the
-codec's time on both sides, and the time of the first ops near storage by the storage node's own clock; so nothing has
-to be assumed about the two CPUs. `estimate` turns this into a profile.
+Every sample that passes is measured. A sample that is sent raw gives the time of each op at the trainer and the size of
+its picture (the paper's second stage). A sample that is cut gives, for that cut, the bytes on the link, the codec's
+time on both sides, and the time of the first ops near storage by the storage node's own clock; so nothing has to be
+assumed about the two CPUs. `estimate` turns this into a profile.
 
 Concurrency: any number of threads may record. Limits: the last `KEPT` records of each cut, and 4 * (3 + ops) + cuts + 1
 bytes per sample.
@@ -45,7 +45,7 @@ class Record:
         encode_s: CPU seconds of the codec near storage.
         decode_s: CPU seconds of the codec at the trainer.
         storage_op_s: CPU seconds of each of the first k ops, near storage.
-        trainer_op_s: CPU seconds of each op at the trainer, 0 for those that did not run there.
+        trainer_op_s: CPU seconds of each op at the trainer; 0 for ops that ran elsewhere.
         op_bytes: Size in bytes of each op's result at the trainer.
     """
 
@@ -77,7 +77,8 @@ class Known:
         raw_bytes: Size of each sample's file, in bytes; 0 if unknown.
         sizes: Height and width of each picture; 0 if unknown.
         areas: Pixels of each picture that the epoch needs; for a picture of unknown size, assuming the usual size.
-        op_s: [samples, ops] trainer CPU seconds measured in that epoch; NaN if not measured. None for another epoch.
+        op_s: [samples, ops] trainer CPU seconds measured in that epoch; NaN if not measured. None if the measurements
+            are from a different epoch.
         refused: [samples, cuts] true where the cut is impossible for the sample.
         records: Measurements, by cut.
         record_areas: Pixels that the pass of each record needed, by cut.
@@ -205,7 +206,7 @@ class Recorder:
         """Start from the results of an earlier run.
 
         Raises:
-            ArtifactError: The profile was not made by a loader of this job, and is not used.
+            ArtifactError: The profile was not made by a loader of this job, so it is not used.
         """
         if len(profile) != len(self):
             raise ArtifactError(f"the profile has {len(profile):,} samples, but the data set has {len(self):,}")
@@ -217,7 +218,7 @@ class Recorder:
                 self._sizes[:] = profile.sizes
                 sized = features.sized(profile.sizes)
                 if sized.any():  # otherwise the data set has no pictures
-                    self._raw_bytes[~sized] = 0  # they had not passed: the profile's value may be a guess
+                    self._raw_bytes[~sized] = 0  # these samples had not passed: the profile's value may be a guess
                     self._passed[~sized] = False
             for cut, column in self._column.items():
                 if cut in profile.cuts:

@@ -75,8 +75,8 @@ class Profile:
             None if that was not measured.
         resize_k: Number of ops after which all pictures have one size; None if they never do, or if unknown.
         more: Tables of optional measures, by name.
-        parts: Number of the part that each sample is in, and thus of the node that has it; None if there is only one
-            part.
+        parts: Number of the part that each sample is in, which is also the number of its node; None if there is only
+            one part.
     """
 
     routes: tuple[Route, ...]
@@ -190,12 +190,12 @@ class Profile:
         return str(self.provenance.get("recipe", ""))
 
     def require(self, *, pipeline: str | None = None, dataset: str | None = None, recipe: str = "") -> None:
-        """Raise `ArtifactError` if the profile belongs to another job; the message shows both.
+        """Raise `ArtifactError` if the profile belongs to a different job; the message shows both.
 
         Args:
             pipeline: Fingerprint of this job's pipeline.
-            dataset: Fingerprint of its data set.
-            recipe: Its pipeline in words.
+            dataset: Fingerprint of this job's data set.
+            recipe: This job's pipeline in words.
         """
         artifact.require_fingerprints(
             "the profile",
@@ -266,8 +266,7 @@ class Profile:
         """Read a profile written by `save`.
 
         Raises:
-            ArtifactError: The file is missing, damaged, of another kind or version, or holds impossible
-                numbers.
+            ArtifactError: The file is missing, damaged, of a different kind or version, or holds impossible numbers.
         """
         with artifact.load(path, format=FORMAT, version=FORMAT_VERSION) as file:
             try:
@@ -336,7 +335,7 @@ class _Said:
     routes: tuple[Route, ...]
     more: tuple[str, ...]
     predicted: bool
-    axes: int  # of sizes, 0 if there are none
+    axes: int  # number of axes of sizes, 0 if there are none
     parted: bool
     quality: tuple[Quality, ...]
     made: dict[str, Any]
@@ -413,12 +412,12 @@ def _frozen(values: ArrayLike, name: str, cuts: int, dtype: type[np.generic]) ->
 
 
 def _axes(sizes: NDArray[Any]) -> int:
-    """Return the number of axes of sizes, or of pictures if it is invalid, which `_frozen` then reports."""
+    """Return the number of axes in `sizes`; for invalid sizes that of pictures, and `_frozen` reports the problem."""
     return sizes.shape[1] if np.ndim(sizes) == 2 and sizes.shape[1] in _SIDES else 2
 
 
 def _read_axes(said: Any) -> int:
-    """Return the number of axes that a file declares; early releases, with always 2 axes, wrote a boolean."""
+    """Return the number of axes that a file declares; early releases, which always had 2 axes, wrote a boolean."""
     axes = 2 if said is True else int(said)
     if axes not in (0, *_SIDES):
         raise ValueError(f"sizes along {axes} axes are not supported")

@@ -48,7 +48,7 @@ class Verdict:
 
     @property
     def factor(self) -> float:
-        """How many times as fast the next slowest part is."""
+        """How many times as fast as the slowest part the next slowest is."""
         return self._ranked[1][1] / self._ranked[0][1]
 
     @property
@@ -76,8 +76,11 @@ class Verdict:
         return _WORDS[self._ranked[0][0]]
 
     def rates(self) -> str:
-        """Return the rate of each part, in words."""
-        return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in self._shown().items())
+        """Return the rate of each part, in words; without the link if there is none, or none that was measured."""
+        shown = self._shown()
+        if not math.isfinite(self.io_per_s):
+            del shown["I/O"]
+        return ", ".join(f"{_WORDS[part]} {rate}" for part, rate in shown.items())
 
     def _shown(self) -> dict[str, str]:
         """Return the rate of each part; parts near storage that were never the bottleneck are left out."""

@@ -1,4 +1,4 @@
-"""What a figure shows, as data: four kinds of chart, none of which knows how it is drawn.
+"""What a figure shows, as data: four kinds of chart, which do not know how they are drawn.
 
 A chart can give its numbers as a table, which the page shows below the figure and ``--json`` writes.
 """
@@ -41,7 +41,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def show(value: float | None, unit: str) -> str:
-    """Return a number as text; a missing or infinite number becomes a word."""
+    """Return a number as text, with a word in place of a missing or infinite number."""
     if value is None or math.isnan(value):
         return MISSING
     return "never ends" if math.isinf(value) else FORMATS[unit](value)
@@ -78,8 +78,8 @@ class Chart:
 
     Args:
         key: Name of the chart's file and anchor.
-        title: What it shows.
-        caption: What the figure shows, in one sentence.
+        title: Title of the chart.
+        caption: What the chart shows, in one sentence.
     """
 
     key: str
@@ -87,7 +87,7 @@ class Chart:
     caption: str
 
     def table(self) -> Table:
-        """Return the numbers."""
+        """Return the chart's numbers as a table."""
         raise NotImplementedError
 
 
@@ -96,10 +96,10 @@ class Bar:
     """One bar.
 
     Args:
-        label: What it stands for.
-        value: Its length; None or infinity is written instead of drawn.
-        tint: Its colour, a name in the palette.
-        beside: The value it is compared with, drawn as a diamond.
+        label: What the bar stands for.
+        value: Length of the bar; None or infinity is written instead of drawn.
+        tint: Colour of the bar, a name in the palette.
+        beside: The value to compare with, drawn as a diamond.
         low: Smallest value measured.
         high: Largest value measured.
     """
@@ -120,7 +120,7 @@ class Bars(Chart):
         unit: Unit of the values, a name in `FORMATS`.
         bars: The bars, from top to bottom.
         what: What the bars show, such as ``measured``.
-        beside: What the diamonds show, such as ``predicted``; set to "" if no bar has one.
+        beside: What the diamonds show, such as ``predicted``; set to "" if no bar has a diamond.
     """
 
     unit: str
@@ -148,11 +148,11 @@ class Line:
     """One line.
 
     Args:
-        label: What it stands for.
-        tint: Its colour.
+        label: What the line stands for.
+        tint: Colour of the line.
         points: (x, y) from left to right; an infinite y is left out.
-        dashed: Predicted rather than measured.
-        dots: Single points, with nothing between them.
+        dashed: Whether the line is dashed, for predicted rather than measured values.
+        dots: Whether to draw single points, with nothing between them.
     """
 
     label: str
@@ -174,7 +174,7 @@ class Lines(Chart):
         ticks: Names of x = 0, 1, … if x is not a number.
         log_x: Whether the x axis is logarithmic.
         log_y: Whether the y axis is logarithmic.
-        mark: An x to mark, with its name.
+        mark: A value of x to mark, and its name.
     """
 
     x: str
@@ -202,9 +202,9 @@ class Layer:
     """One layer of a stack.
 
     Args:
-        label: What it stands for.
-        tint: Its colour.
-        counts: One per bin.
+        label: What the layer stands for.
+        tint: Colour of the layer.
+        counts: Number of items in each bin.
     """
 
     label: str
@@ -248,10 +248,10 @@ class Span:
     """A stretch of an axis.
 
     Args:
-        start: Where it begins.
-        end: Where it ends.
-        label: What applies there.
-        tint: Its colour.
+        start: Where the stretch begins.
+        end: Where the stretch ends.
+        label: What applies in this stretch.
+        tint: Colour of the stretch.
     """
 
     start: float
@@ -267,7 +267,7 @@ class Spans(Chart):
     Args:
         x: Label of the horizontal axis.
         x_unit: Unit of starts and ends.
-        rows: Name of the row, its stretches from left to right.
+        rows: Name of each row, and its stretches from left to right.
         log_x: Whether the x axis is logarithmic.
     """
 
@@ -290,7 +290,7 @@ class Spans(Chart):
         return Table(("", "from", "to", "what"), tuple(rows))
 
 
-_MOST_ROWS = 24  # of a table below a figure; a curve of a hundred points is better read from the figure
+_MOST_ROWS = 24  # most rows of a table below a figure; a curve of a hundred points is better read from the figure
 
 
 def _thinned(places: Sequence[float]) -> list[float]:

@@ -1,7 +1,7 @@
-"""Charts as pictures: the same drawing as PNG for documents and, in two widths, as SVG for the page.
+"""Draws charts: the same picture as PNG for documents and, in two widths, as SVG for the page.
 
-Figures are made without pyplot and with matplotlib's own defaults, so that neither a user's settings nor another figure
-changes a byte. Text is never parsed as mathematics: labels may come from untrusted sources.
+Figures are made without pyplot and with matplotlib's own defaults, so neither a user's settings nor other figures
+change a byte. Text is never parsed as mathematics: labels may come from untrusted sources.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PNG_DPI = 180
 _POINTS_PER_INCH = 72  # one point is one pixel of the page
 _HEIGHT = 290
 _TITLE = 34
-_LETTER = 7.0  # pixels of a letter, roughly: DejaVu Sans at this size, which is wider than most
+_LETTER = 7.0  # approximate width of a letter in pixels: DejaVu Sans at this size, which is wider than most fonts
 _STYLE = {
     "font.family": "DejaVu Sans",  # shipped with matplotlib: the same picture on every machine
     "font.size": 12,
@@ -63,12 +63,12 @@ _STYLE = {
     "svg.fonttype": "none",
     "path.simplify": False,
 }
-_LOG_RANGE = 1e-4  # an unbounded logarithmic axis would give most of its space to irrelevant values
+_LOG_RANGE = 1e-4  # smallest value shown on a logarithmic axis, relative to the largest: the rest is irrelevant
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def png(chart: Chart) -> bytes:
-    """Return a picture with its title, on white."""
+    """Return the chart as a PNG file, with its title, on white."""
     out = io.BytesIO()
     with _styled({}):
         figure = _figure(chart, WIDE, titled=True)
@@ -79,7 +79,7 @@ def png(chart: Chart) -> bytes:
 def svg(chart: Chart, width: int) -> str:
     """Return matplotlib's SVG without title or background; `sophon.report.svg` makes it part of a page."""
     out = io.StringIO()
-    salt = f"{chart.key}-{width}"  # makes ids the same from run to run, and different between the figures of a page
+    salt = f"{chart.key}-{width}"  # makes ids the same in every run, but different between the figures of a page
     with _styled({"svg.hashsalt": salt}):
         figure = _figure(chart, width)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -117,7 +117,7 @@ def _figure(chart: Chart, width: int, *, titled: bool = False) -> Figure:
     if handles:
         sizes = [_LETTER * len(str(handle.get_label())) + 36 for handle in handles]
         rows = 1 if sum(sizes) <= width else math.ceil(len(handles) / max(1, int(width / max(sizes))))
-        columns = math.ceil(len(handles) / rows)  # as even as can be
+        columns = math.ceil(len(handles) / rows)  # as even as possible
         body.legend(handles=handles, loc="outside upper left", ncols=columns)
     return figure
 
@@ -128,7 +128,8 @@ def _bars_height(chart: Chart) -> int:
 
 
 def _bars_end(chart: Bars) -> float:
-    # One bar that dwarfs the others would hide them: it is truncated and marked. Shares of one whole are not.
+    # A bar that dwarfs the others is truncated and marked, so that they stay visible. Shares of one whole are never
+    # truncated.
     values = sorted(bar.value for bar in chart.bars if bar.value is not None and math.isfinite(bar.value)) or [1.0]
     others = [bar.beside for bar in chart.bars if bar.beside is not None and bar.value != values[-1]]
     second = max([*values[-2:-1], *others], default=values[-1])
@@ -278,7 +279,7 @@ def _x_axis(axes: Axes, unit: str, places: Sequence[float], log: bool, width: in
     most = 7 if width == WIDE else 4
     axes.xaxis.set_minor_locator(NullLocator())
     if log:
-        # Round numbers of bits, if those are shown.
+        # Round numbers of bits, if bits are shown.
         base = parse_bandwidth("1bit") if unit == "bandwidth" else 1.0
         _log_ticks(axes.xaxis, min(places), max(places), most, base)
     elif len(places) <= most:

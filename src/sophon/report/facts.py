@@ -13,8 +13,8 @@ class Section:
     """Figures that belong together.
 
     Args:
-        title: What they are about.
-        intro: One or two sentences before them.
+        title: What the figures are about.
+        intro: One or two sentences before the figures.
         charts: The figures; empty ones are left out.
     """
 
@@ -33,7 +33,7 @@ class Headline:
 
     Args:
         value: The number as text, such as ``2.3×``.
-        label: What it is.
+        label: What the number is.
     """
 
     value: str
@@ -45,11 +45,11 @@ class Facts:
     """The whole content of a report.
 
     Args:
-        title: What kind of report it is.
+        title: The kind of report.
         subject: What was measured or planned, in one line.
-        words: Plain sentences: the bottleneck, the gain, and when there would be none.
+        words: Plain sentences: the bottleneck, the gain, and when there would be no gain.
         headlines: A few large numbers.
-        summary: The table; empty columns are left out.
+        summary: The summary table; empty columns are left out.
         sections: The figures.
         remarks: What is left out and why, and how the figures were obtained.
         claim: The conclusion of the report, in one plain sentence; "" if there is none.
@@ -73,7 +73,7 @@ class Facts:
         return tuple(chart for section in self.sections for chart in section.charts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values; each chart also tells its kind."""
+        """Return everything as JSON values, including the kind of each chart."""
         data = asdict(self)
         for section, rows in zip(self.sections, data["sections"], strict=True):
             for chart, row in zip(section.charts, rows["charts"], strict=True):

@@ -1,4 +1,4 @@
-"""Reads untrusted result files: present values are checked, missing ones are None."""
+"""Reads untrusted result files: values are checked; missing ones become None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that reports of results, profiles and plans share: the same title, axes and units in all of them."""
+"""Figures shared by the reports on results, profiles and plans, with the same title, axes and units in all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sophon.report.palette import bottleneck_tint
 
 OPS_ALONE = ("ops only, as in the paper", "third")
 ALL_EXACT = ("all exact codecs", "first")
-"""Label and tint of the two lines of `efficiency`."""
+"""Label and tint of each of the two lines in `efficiency`."""
 
 _BY_POLICY = {
     "epoch-seconds": ("Epoch seconds, by policy", "seconds"),
@@ -28,7 +28,7 @@ def busy(seconds: Iterable[tuple[str, str, float | None]]) -> Bars:
     """Return how long each part is busy in an epoch.
 
     Args:
-        seconds: Policy, part and predicted seconds; an idle part gets no bar.
+        seconds: Predicted seconds of each part under each policy; an idle part gets no bar.
     """
     return Bars(
         key="busy",

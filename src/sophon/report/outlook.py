@@ -1,4 +1,4 @@
-"""What-if predictions from a profile: every policy on other links and with other numbers of storage cores."""
+"""What-if predictions from a profile: every policy with different links and numbers of storage cores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sophon.report.palette import bottleneck_tint, policy_tint
 from sophon.report.words import WORTHWHILE, cores
 from sophon.units import format_bandwidth
 
-_MOST_SAMPLES = 50_000  # samples planned in each of about two hundred what-ifs: half a minute at most
+_MOST_SAMPLES = 50_000  # most samples to plan in each of about two hundred what-ifs: half a minute in total
 _BALANCED = 1.02  # parts within two percent of each other count as equally limiting
 _SPEEDS = tuple(2.0 ** (step / 3) for step in range(-10, 11))  # from a tenth of the link to ten times as fast
 _CORES_STEPS = (0, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.5, 2)  # multiples of the available storage cores

@@ -16,7 +16,7 @@ from sophon.report.facts import Facts, Section
 from sophon.report.palette import TINTS
 from sophon.version import __version__
 
-# Anything that slips through the escaping cannot load or run anything.
+# Content-Security-Policy: even text that slips through the escaping cannot load or run anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|s|ms|us|min|h|[KMGTP]?B|[kMGT]?bit/s)(?![\w]))")

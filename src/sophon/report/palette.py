@@ -2,7 +2,7 @@
 
 Policies use the colours of Okabe and Ito, cuts and bottlenecks those of Paul Tol (muted and bright): sets made for
 colour-blind readers, which also differ in lightness. A figure is drawn in the light colours; on the page each becomes a
-CSS variable of the tint's name, so that no two tints may share a light colour (`tests/report/test_palette.py`).
+CSS variable named after its tint, so no two tints may share a light colour (`tests/report/test_palette.py`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def light(name: str) -> str:
 
 
 def policy_tint(name: str) -> str:
-    """Return the tint of a policy; an unknown one gets a plain tint."""
+    """Return the tint of a policy; an unknown policy gets a plain tint."""
     return name if name in POLICY else "third"
 
 
@@ -79,7 +79,7 @@ def bottleneck_tint(name: str) -> str:
 
 
 def cut_tints(routes: Sequence[Route]) -> dict[Route, str]:
-    """Return a tint for each route: fixed for the usual cuts, and always the same for the same routes."""
+    """Return a tint for each route: fixed for the usual cuts; for others, always the same given the same routes."""
     tints: dict[Route, str] = {}
     spare = iter(_SPARE * len(routes))
     for route in sorted(routes, key=lambda route: (not route.is_direct, route.arrival.k != _CROPPED, route)):

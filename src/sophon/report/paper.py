@@ -1,4 +1,4 @@
-"""Facts of a run of ``sophon bench paper``: policies measured on one rig, next to the paper's values.
+"""Facts about a run of ``sophon bench paper``: policies measured on one rig, next to the paper's values.
 
 Every part of the result except `policies` is optional; what is missing is left out, with a remark.
 """
@@ -21,13 +21,13 @@ _Rows = dict[str, dict[str, Any]]
 
 
 def paper_facts(result: Mapping[str, Any]) -> Facts:
-    """Return the facts of a result.
+    """Return the facts about a result.
 
     Args:
         result: What ``sophon bench paper --json`` wrote.
 
     Raises:
-        ArtifactError: It is not such a result.
+        ArtifactError: The file is not such a result.
     """
     policies = _policies(result)
     before, best = _reference(policies)

@@ -1,4 +1,4 @@
-"""Facts of a plan: what it does, what it gains and, with its profile, how it treats which samples."""
+"""Facts about a plan: what it does, what it gains and, given its profile, how it treats different samples."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sophon.report.words import Epoch, claim, given, part_words, ratio, sentence
 
 
 def plan_facts(plan: Plan, profile: Profile | None = None) -> Facts:
-    """Return the facts of a plan.
+    """Return the facts about a plan.
 
     Args:
         plan: The plan.
-        profile: The profile that it was made from.
+        profile: The profile that the plan was made from.
 
     Raises:
-        ArtifactError: The profile belongs to another job.
+        ArtifactError: The profile belongs to a different job.
     """
     before, after = plan.untouched, plan.prediction
     remarks = [f"Planned for {given(plan.resources)}."]
@@ -62,7 +62,8 @@ def _proof(plan: Plan) -> tuple[str, ...]:
     if bound_s is None or not 0 < bound_s < float("inf"):
         return ()
     over = plan.prediction.epoch_s / bound_s - 1
-    return (f"No plan can be more than {100 * over:.2g} % faster.",) if over > 1e-9 else ("No plan can be faster.",)
+    faster = f"more than {100 * over:.2g} % faster" if over > 1e-9 else "faster"
+    return (f"{plan.rivals} can be {faster}.",)
 
 
 def _table(plan: Plan) -> Table:

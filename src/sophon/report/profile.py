@@ -1,4 +1,4 @@
-"""Facts of a profile: sizes of samples after each op, the smallest cuts, and what saving a byte costs."""
+"""Facts about a profile: sizes of samples after each op, the smallest cuts, and the cost of saving a byte."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sophon.units import format_bytes, parse_bandwidth
 
 _BINS = 28
 _EQUAL = 1.001
-_USUAL = 0.02  # of all samples: a rarer cut says nothing about sizes
+_USUAL = 0.02  # share of all samples: a rarer cut says nothing about sizes
 _QUANTILES = np.linspace(0.0, 1.0, 101)
 
 
@@ -88,7 +88,7 @@ def _seen(profile: Profile) -> Resources | None:
     try:
         return Resources.from_json(said) if isinstance(said, dict) else None
     except (ConfigError, TypeError):
-        return None  # of another version: what-ifs work without it
+        return None  # from a different version: what-ifs work without the resources
 
 
 def cuts_table(profile: Profile) -> Table:
@@ -115,7 +115,7 @@ def cuts_table(profile: Profile) -> Table:
 
 
 def sample_sections(profile: Profile) -> tuple[Section, ...]:
-    """Return sizes of single samples, where they are smallest, and what that costs."""
+    """Return the sizes of single samples, where samples are smallest, and what saving bytes costs."""
     # Figures of similar height side by side.
     charts: list[Chart] = [_efficiency(profile)]
     if len(profile.raw_columns()) > 1:
@@ -138,7 +138,7 @@ def plan_sections(plan: Plan, profile: Profile) -> tuple[Section, ...]:
 
 
 def policy_sections(profile: Profile, resources: Resources, found: dict[str, Prediction]) -> tuple[Section, ...]:
-    """Return all policies side by side, with the given resources and others."""
+    """Return all policies side by side, with the given resources and with different ones."""
     thinned = outlook.thin(profile)
     return (
         Section("Comparison of policies", f"Predicted for {given(resources)}.", outlook.policy_bars(found)),
@@ -151,7 +151,7 @@ def policy_sections(profile: Profile, resources: Resources, found: dict[str, Pre
 
 
 def profile_remarks(profile: Profile) -> list[str]:
-    """Return how much of a profile was measured, and how it was reduced."""
+    """Return remarks on how much of the profile was measured, and how it was reduced for what-ifs."""
     remarks = []
     if profile.measured is not None:
         remarks.append(
@@ -231,7 +231,7 @@ def _size_range(raw: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def op_names(profile: Profile) -> list[str]:
-    """Return labels for a sample after 0, 1, … ops: the name of the last op, if the profile has it."""
+    """Return labels for a sample after 0, 1, … ops: the name of the last op, if the profile records it."""
     last = max(cut.k for cut in profile.cuts)
     said = profile.provenance.get("ops")
     known = [str(name)[:40] for name in said] if isinstance(said, list | tuple) else []

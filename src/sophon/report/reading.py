@@ -23,7 +23,7 @@ def read_source(path: str | os.PathLike[str]) -> Source:
     """Return the content of a file.
 
     Raises:
-        ArtifactError: It is missing, damaged, or none of the three.
+        ArtifactError: The file is missing, damaged, or none of the three.
     """
     place = Path(path)
     try:

@@ -1,7 +1,7 @@
 """Turns matplotlib's SVG into part of an HTML page.
 
-Colours become CSS variables, so that one drawing serves light and dark pages and print; text takes the page's font;
-unused ids are removed, and the others differ between figures by the salt they were made with.
+Colours become CSS variables, so one drawing serves light and dark pages and print; text takes the page's font; unused
+ids are removed, and the salt with which the others were made keeps them distinct between figures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def inline(source: str, shape: str) -> str:
 
     Args:
         source: The SVG from matplotlib.
-        shape: Its CSS class.
+        shape: CSS class of the element.
     """
     root = ElementTree.fromstring(source.split("?>", 1)[1].split(">", 1)[1])  # matplotlib's own prolog and doctype
     used = {link.removeprefix("#") for link in _links(root)}

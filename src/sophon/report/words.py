@@ -1,4 +1,4 @@
-"""Plain sentences: what training waits for, what a plan gains, and when it would gain nothing."""
+"""Writes plain sentences: what training waits for, what a plan gains, and when it would gain nothing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Epoch:
     """What the sentences need to know about one epoch.
 
     Args:
-        epoch_s: Its duration in seconds.
+        epoch_s: Duration of the epoch in seconds.
         link_bytes: Bytes that cross the link.
-        bottleneck: What limits it: link, storage, trainer or consumer.
+        bottleneck: What limits the epoch: link, storage, trainer or consumer.
         trainer_s: Seconds that the trainer's cores are busy.
         consumer_s: Seconds that the consumer is busy.
     """
@@ -34,12 +34,12 @@ class Epoch:
 
     @classmethod
     def of(cls, made: Prediction) -> Epoch:
-        """Return the predicted epoch."""
+        """Return the facts of a predicted epoch."""
         return cls(made.epoch_s, made.link_bytes, made.bottleneck, made.trainer_s, made.consumer_s)
 
 
 def part_words(label: str) -> str:
-    """Return a resource for a sentence, such as ``the link``; with the node's name if it belongs to one."""
+    """Return the words for a resource, such as ``the link``; with the node's name if it belongs to a node."""
     kind, of, node = label.partition(" of ")
     return f"{PART.get(kind, kind)}{of}{node}"
 
@@ -90,7 +90,7 @@ _GIVEN: dict[str, Callable[[float], str]] = {
 
 
 def ratio(before: float, after: float) -> float:
-    """Return the factor of a reduction; 1 if there is nothing to compare."""
+    """Return the factor by which an amount shrinks; 1 if there is nothing to compare."""
     return before / after if after > 0 and before > 0 else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Turns a file into a page: recognises it, gathers its facts, writes the page and its pictures."""
+"""Turns a file into a page: recognises the file, gathers its facts, and writes the page and its pictures."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAGE = "report.html"
 
 
 def facts_of(source: Source, *, profile: Profile | None = None, resources: Resources | None = None) -> Facts:
-    """Return the facts of a file's content.
+    """Return the facts about a file's content.
 
     Args:
         source: A result, a profile or a plan.
         profile: The profile that a plan was made from.
-        resources: Resources to plan for, with a profile.
+        resources: Resources to plan for; only if the source is a profile.
     """
     if not isinstance(source, Plan) and profile is not None:
         raise ConfigError("--profile is for a plan, and this file is not a plan: leave it out.")
@@ -39,7 +39,7 @@ def facts_of(source: Source, *, profile: Profile | None = None, resources: Resou
 
 
 def write_report(facts: Facts, folder: str | os.PathLike[str]) -> Path:
-    """Write the page and one PNG per figure into a folder, and return where the page is.
+    """Write the page and one PNG per figure into a folder, and return the path of the page.
 
     Raises:
         ConfigError: matplotlib is not installed.

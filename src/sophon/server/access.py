@@ -1,6 +1,6 @@
 """Who may read what: bearer tokens with rights per data set, TLS, and where a server without either may listen.
 
-A token file has one line per token; so has the variable SOPHON_TOKENS::
+A token file, like the variable SOPHON_TOKENS, has one line per token::
 
     # token                                          data sets, or * for all
     5f2c9c0e8b7d4a61b0f4a7d3e2c1905f                 train val
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from sophon.errors import AccessError, ConfigError
 
-LEAST_TOKEN_LENGTH = 16  # characters: too many to guess at any rate that a server answers
+LEAST_TOKEN_LENGTH = 16  # characters: too many to guess, however fast a server answers
 _MAX_FILE_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # RFC 6750: what a bearer token is made of
@@ -37,9 +37,9 @@ class Rights:
     """Which data sets a caller may read.
 
     Args:
-        datasets: Their names; None for all.
+        datasets: Names of the data sets; None for all.
         tenant: Number of the caller's token; 0 if the server requires none.
-        token: The caller's token, at a relay, which shows it to its node; None elsewhere.
+        token: The caller's token, kept only at a relay, which passes it on to its node; None elsewhere.
     """
 
     datasets: frozenset[str] | None = None
@@ -75,7 +75,7 @@ class Tokens:
         """Parse the text of a token file.
 
         Args:
-            text: Lines in the format that the module's docstring shows.
+            text: Lines in the format shown in the module's docstring.
             where: Name of the text for messages, which never quote it.
             known: Names of the existing data sets; a line that names any other is rejected as a typo.
         """
@@ -112,7 +112,7 @@ class Tokens:
         return cls.parse(_text(path, "token file"), f"token file {path}", known)
 
     def rights_of(self, authorization: str | None) -> Rights:
-        """Return the rights of a caller who sends this header; raise `AccessError` if there are none.
+        """Return the rights of a caller who sends this header; raise `AccessError` if it has none.
 
         The time taken depends neither on how much of a token is right nor on which token it is.
         """
@@ -158,8 +158,8 @@ class Access:
         tokens: Tokens and their rights; None if no token is required.
         tls_cert: PEM file with the server's certificate and its chain.
         tls_key: PEM file with the key of that certificate.
-        client_ca: PEM file with the authority that signs trainers' certificates; if given, a trainer without one is
-            rejected.
+        client_ca: PEM file with the authority that signs trainers' certificates; if given, trainers without a
+            certificate are rejected.
         insecure: Whether to listen on a public address even though anyone there may read.
     """
 
@@ -194,7 +194,7 @@ class Access:
         return None
 
     def options(self) -> tuple[str, ...]:
-        """Return the options on the command line that protect another server in the same way, but for tokens."""
+        """Return the command-line options that protect another server in the same way, except for tokens."""
         files = {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-client-ca": self.client_ca}
         given = [text for name, path in files.items() if path is not None for text in (name, str(path))]
         return (*given, *(["--insecure"] if self.insecure else []))

@@ -1,9 +1,9 @@
 """A node tells a registry every second that it is running and what it holds.
 
-A node works without an answer from the registry: connected trainers continue, and the next beat finds the registry
+A node keeps working if the registry does not answer: connected trainers continue, and the next beat finds the registry
 again, or its replacement. If the registry's address is given as a file, the file is read at every beat.
 
-Concurrency: one separate thread is the only user of the connection.
+Concurrency: a separate thread is the only user of the connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sophon.process.wall_clock import date_s
 from sophon.server.journal import LOG
 from sophon.store import Store
 
-_SAID_S = 60.0  # between two log lines about the same problem
+_SAID_S = 60.0  # minimum time between log lines about the same problem
 _JOIN_S = 5.0
 
 
@@ -31,7 +31,7 @@ class Announcing:
     """The registry to announce to, and how the node presents itself.
 
     Args:
-        registry: Address of the registry, or ``@`` and the path of a file with it.
+        registry: Address of the registry, or ``@`` and the path of a file that contains the address.
         advertise: Host, or host and port, by which trainers reach this node; "" for the address it listens on.
         credentials: Credentials for the registry; by default from the environment.
         role: "storage" or "relay".
@@ -66,7 +66,7 @@ class Announcing:
 
 
 def held_by(stores: Mapping[str, Store]) -> dict[str, Held]:
-    """Return what a node holds, in the form it is announced."""
+    """Return what a node holds, in the form in which it is announced."""
     return {
         name: Held(store.manifest.fingerprint, len(store), store.part, store.whole) for name, store in stores.items()
     }

@@ -3,11 +3,11 @@
 gRPC accepts any connection and processes whatever arrives on it, long before the gate is asked, and offers no bound on
 that. So the node checks its own sockets a few times a second. A connection on which no call has been admitted yet may
 send a little and wait a little; beyond that it is closed. An address with many such connections, or one that keeps
-opening new ones, is blocked for a while: the kernel drops what it sends to the listening socket (a classic socket
-filter, which needs no privileges).
+opening new ones, is blocked for a while: the kernel drops packets from that address to the listening socket (a classic
+socket filter, which needs no privileges).
 
 Concurrency: one separate thread; threads of calls report the callers that the gate has admitted. Limits: Linux only.
-Trainers behind the same address as a flooder are blocked with it, except for connections they already have.
+Trainers that share an address with a flooder are blocked too, except for their existing connections.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 _LOOK_S = 0.02
-_QUIET_LOOK_S = 0.2  # while there are no unknown connections; at 20 looks a second an idle node took 0.2 % of a core
+_QUIET_LOOK_S = 0.5  # while there are no unknown connections; 20 checks a second took 0.2 % of a core on an idle node
 _ALARMED_S = 0.005  # between a rejected call and the check, and so between two checks while calls are rejected
-_LONGEST_S = 0.5  # without a check, while the number of open files is unchanged: one may have replaced another
-_STRANGER_BYTES = 1 << 14  # that a connection may send before a call is admitted; a loader's first call has a few KB
+_LONGEST_S = 1.0  # between checks if the number of open files is unchanged: one may have replaced another
+_STRANGER_BYTES = 1 << 14  # before a call is admitted; a loader's first call has a few KB
 _FLOOD_BYTES = 1 << 16  # few first calls are this long; if one is, it is admitted within milliseconds
-_STRANGER_S = 15.0  # how long a connection may be idle first; gRPC connects before there is anything to ask
-_CALL_S = 2.0  # how long a longer call may take to be admitted
-# Per address, at once or within `_MEMORY_S` without admission; this many ranks on one machine are admitted sooner.
+_STRANGER_S = 15.0  # how long a new connection may be idle; gRPC connects before there is anything to ask
+_CALL_S = 2.0  # how long a connection may wait for admission once it has sent more than `_STRANGER_BYTES`
+# Connections per address, open or within `_MEMORY_S`, without an admitted call; even this many ranks on one machine are
+# admitted sooner.
 _MOST_STRANGERS = 128
 _MEMORY_S = 2.0
 _BAN_S = 10.0
-_MOST_BANNED = 64  # addresses at once; each is a few instructions for every new connection
+_MOST_BANNED = 64  # blocked addresses; each adds a few instructions for every new connection
 _KNOWN = 4096
 _OPEN_FILES = Path("/proc/self/fd")
 _TCP_INFO_BYTES = 192
@@ -120,7 +121,7 @@ class Bouncer:
             try:
                 found = _stranger(connection, self._port)
             except OSError:
-                continue  # it is just being closed
+                continue  # the connection is being closed
             if found is None or found[0] in self._known:
                 still.add(inode)
                 continue
@@ -153,7 +154,7 @@ class Bouncer:
         try:
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # it has gone by itself
+            return  # the connection is already gone
 
     def _ban(self, address: str, now_s: float) -> None:
         is_new = address not in self._banned_until_s
@@ -180,7 +181,7 @@ def parse_peer(text: str) -> Peer | None:
 
 
 def filter_out(listeners: Iterable[socket.socket], addresses: Iterable[str]) -> None:
-    """Make the kernel drop what some addresses send to listening sockets."""
+    """Make the kernel drop packets from some addresses to listening sockets."""
     program = filter_for(addresses)
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
     pointer = struct.pack("@HL", len(program), ctypes.addressof(code))
@@ -191,11 +192,11 @@ def filter_out(listeners: Iterable[socket.socket], addresses: Iterable[str]) -> 
             else:
                 listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
         except OSError:
-            continue  # it has none, or the system allows none
+            continue  # the socket has no filter, or the system allows none
 
 
 def filter_for(addresses: Iterable[str]) -> list[tuple[int, int, int, int]]:
-    """Return a socket filter that drops packets of some addresses and lets all others pass."""
+    """Return a socket filter that drops packets from some addresses and lets all others pass."""
     program: list[tuple[int, int, int, int]] = []
     for address in addresses:
         packed = ipaddress.ip_address(address.split("%")[0]).packed
@@ -220,8 +221,8 @@ def _open_files() -> int:
 def _sockets(settled: Set[int], still: set[int]) -> Iterator[tuple[int, socket.socket]]:
     """Yield inodes and copies of this process's sockets: the originals are gRPC's, which may close them at any moment.
 
-    Settled sockets are left out, and recorded if they still exist. A node does this all its life, so a settled socket
-    costs one system call.
+    Settled sockets are skipped, but recorded if they still exist. Each costs only one system call, since this runs
+    as long as the node does.
     """
     for number in map(int, os.listdir(_OPEN_FILES)):  # noqa: PTH208 - only names, with as few system calls as possible
         try:
@@ -248,7 +249,7 @@ def _listeners(port: int) -> Iterator[socket.socket]:
 
 
 def _stranger(found: socket.socket, port: int) -> tuple[Peer, int] | None:
-    """Return the peer of a connection to a port, and how many bytes it sent; None if it is not such a connection."""
+    """Return the peer of a connection to a port, and how many bytes the peer sent; None for any other socket."""
     if not _is_here(found, port) or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return None
     address, other = found.getpeername()[:2]

@@ -1,15 +1,14 @@
 """CPU for ops: samples take turns on a fixed number of cores, and are turned away when the queue is too long.
 
-Tenants share the cores by measured seconds (`tenants.shares`). A long task does not keep the others from their turns: a
-task in a child process is suspended after a while, and resumes when its tenant is next. A task in this process cannot
-be suspended.
+Tenants share the cores by measured seconds (`tenants.shares`). A long task does not deprive other tenants of their
+turns: a task in a child process is suspended after a while, and resumes when its tenant is next. A task in this process
+cannot be suspended.
 
 Concurrency: one thread per core works at a time, at a lower priority than the threads that read and send, so that raw
-bytes always come first. There are as many again for suspended tasks, and when all of these are taken, one more thread
-lets running and suspended tasks take turns. Limits: `cores` may be a fraction; the threads
-then pause while the CPU time they have used exceeds their share. They do not pause if a cgroup quota limits the whole
-server to that much: the kernel stops them as soon as it is used up, and further pauses would only waste what it still
-allows.
+bytes always come first. As many further threads exist for suspended tasks, and when all of these are taken, one more
+thread lets running and suspended tasks take turns. Limits: `cores` may be a fraction; the threads then pause while the
+CPU time they have used exceeds their share. They do not pause if a cgroup quota limits the whole server to the same
+share: the kernel stops them as soon as the quota is used up, and further pauses would only waste some of it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from sophon.server.tenants.slot import Slot
 T = TypeVar("T")
 
 NICE = 10
-_LOOK_S = 1.0  # between two looks whether the kernel holds this process to a quota, which may be set while it runs
+_LOOK_S = 1.0  # between two checks for a quota on this process, which may be set while it runs
 _BURST_S = 0.1  # how many seconds' worth of the share may be used at once after a pause
-_ABOUT = 1.05  # times the budget: a quota is set in whole microseconds
+_ABOUT = 1.05  # times the budget; a quota up to this counts as equal, since it is set in whole microseconds
 
 Task: TypeAlias = Callable[[Slot], T]
 
@@ -61,7 +60,7 @@ class CpuBudget:
         self._quota: float | None = None
         self._look_at_s = 0.0
         self._shares = Shares()
-        self._running = 0  # tasks that run, without those that are held
+        self._running = 0  # running tasks, without suspended ones
         self._cores_whole = math.ceil(cores)
         self._threads: list[threading.Thread] = []
         for _ in range(self._cores_whole):
@@ -92,15 +91,15 @@ class CpuBudget:
     def submit(
         self, task: Task[T], patience_s: float, tenant: int = 0, *, is_first: bool = False
     ) -> Future[tuple[T, float]] | None:
-        """Queue a task, or return None if it would wait longer than `patience_s`.
+        """Queue a task and return its future, or None if the task would wait longer than `patience_s`.
 
-        The future's result is the task's own, with the CPU seconds that the task took.
+        The future's result is that of the task, with the CPU seconds that it took.
 
         Args:
             task: The task to run.
-            patience_s: How long it may wait.
-            tenant: The tenant whose share it uses.
-            is_first: Whether it comes before the other tasks of its tenant.
+            patience_s: How long the task may wait.
+            tenant: The tenant whose share the task uses.
+            is_first: Whether the task comes before the other tasks of its tenant.
         """
         future: Future[tuple[T, float]] = Future()
         with self._lock:
@@ -110,7 +109,7 @@ class CpuBudget:
                 return None
             self._shares.add(tenant, (task, future), is_first)
             while self._shares.are_several and len(self._threads) < self.slots:
-                self._start()  # a tenant that is alone never has to wait for another's task
+                self._start()  # not for a single tenant, which never has to wait for another's task
             if self._shares.are_several and self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="sophon-turns", daemon=True)
                 self._watcher.start()
@@ -147,7 +146,7 @@ class CpuBudget:
                 self._run(task, future, turn)
             else:
                 self._ended(turn, 0.0)
-            del task, future, found, turn  # they hold a sample, which must not be kept while this thread waits
+            del task, future, found, turn  # these would keep a sample in memory while this thread waits
 
     def _next(self, number: int) -> tuple[Task[Any], Future[Any], Turn] | None:
         """Return the next task for this thread; resume a suspended one if it is next."""
@@ -170,7 +169,7 @@ class CpuBudget:
         return None
 
     def _resume(self, share: Share, now_s: float) -> None:
-        """Let a tenant's suspended task go on."""
+        """Resume a tenant's suspended task."""
         turn = share.held.popleft()
         turn.since_s = now_s
         share.running.append(turn)
@@ -189,7 +188,7 @@ class CpuBudget:
                 self._full.wait(None if look_s == math.inf else max(look_s - time.monotonic(), 0.0))
 
     def _make_place(self, now_s: float, but_not: Share | None = None) -> bool:
-        """Suspend a long task if another tenant waits for its turn; return whether there is one."""
+        """Suspend a long task if another tenant is waiting; return whether a task was suspended."""
         due = (turn for turn in self._shares.due(now_s)[0] if turn.share is not but_not)
         turn = next((turn for turn in due if turn.slot.hold()), None)
         if turn is None:
@@ -226,7 +225,7 @@ class CpuBudget:
             if turn in turn.share.running:
                 turn.share.running.remove(turn)
                 self._running -= 1
-            else:  # it ended just before it could be suspended
+            else:  # the task ended just before it could be suspended
                 turn.share.held.remove(turn)
 
     def _is_held_by_the_kernel(self) -> bool:

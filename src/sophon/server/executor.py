@@ -1,8 +1,8 @@
 """Turns a request into replies, without any network.
 
 Invariant 3 is implemented here: the executor may always do less than it is asked to. If it cannot make a cut (no core
-is free in time, it does not have the op, the op fails, crashes or takes too long, the codec does not apply), it answers
-with the raw bytes of the sample and counts the case; the trainer does the rest. Only a sample that cannot be read is an
+is free in time, the op is not available, fails, crashes or takes too long, the codec does not apply), it answers with
+the raw bytes of the sample and counts the case; the trainer does the rest. Only a sample that cannot be read is an
 error.
 """
 
@@ -12,7 +12,7 @@ import json
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import CancelledError
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -46,10 +46,10 @@ from sophon.store import Store
 from sophon.store.reading import Reading
 from sophon.units import format_bytes
 
-_LOOKAHEAD = 64  # samples of a request that may be made ahead, while the link does not take more
-_PIPELINES = 32  # remembered of each tenant: those used last
-_WORTH_BYTES = 1 << 16  # of a message that takes a fraction of a millisecond; longer ones take turns
-_MOST_OBJECTS = 2 * MOST_OPS  # in a message: the ops of a pipeline, and a few more
+_LOOKAHEAD = 64  # samples of a request that may be made before the link can take them
+_PIPELINES = 32  # kept per tenant: the most recently used
+_WORTH_BYTES = 1 << 16  # a message up to this size takes a fraction of a millisecond; longer ones take turns
+_MOST_OBJECTS = 2 * MOST_OPS  # in a message: enough for the ops of a pipeline, and a few more
 _Known = tuple[Pipeline | None, str]
 T = TypeVar("T")
 _SIZED = (Kind.IMAGE, Kind.TENSOR, *SIGNALS)
@@ -100,11 +100,11 @@ class Executor:
         self.on_smaller_cut: Callable[[str], None] = lambda _: None
 
     def admitted(self, rights: Rights, host: str) -> Rights:  # noqa: ARG002 - a relay asks its nodes first
-        """Return the rights of a caller whom the gate has let in; raise `AccessError` if it may not come in after all.
+        """Return the rights of a caller that has passed the gate; raise `AccessError` to reject it after all.
 
         Args:
-            rights: What the gate knows of it.
-            host: The address that it calls from.
+            rights: What the gate knows about the caller.
+            host: The caller's address.
         """
         return rights
 
@@ -113,7 +113,7 @@ class Executor:
         return rights.readable(self._stores)
 
     def describe(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> dict[str, Any]:
-        """Answer a trainer that opens a data set: its description, the versions here, and digests of the ops here."""
+        """Answer a trainer that opens a data set: describe it, and report this node's versions and op digests."""
         store = self._store(str(message.get("dataset", "")), rights)
         answer: dict[str, Any] = {
             "dataset": store.name,
@@ -152,7 +152,7 @@ class Executor:
     def file_sizes(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> NDArray[np.int64]:
         """Return the size of every file of a data set.
 
-        It is for a rank that plans for every rank, although it sees only its own share.
+        It is for a rank that plans for all ranks, although it reads only its own share.
         """
         store = self._store(str(message.get("dataset", "")), rights)
         names = message.get("fields", [])
@@ -175,17 +175,17 @@ class Executor:
         return self._paid_list(rights.tenant, lambda: piece_of(manifest, start))
 
     def parsed(self, parse: Callable[[bytes], T], data: bytes, tenant: int = 0) -> T:
-        """Parse a message, at the tenant's expense unless it is short."""
+        """Parse a message; unless it is short, charge the tenant for the time."""
 
         def bounded() -> T:
-            if data.count(b"{") > _MOST_OBJECTS:  # known before anything is made of it
+            if data.count(b"{") > _MOST_OBJECTS:  # checked before anything is parsed
                 raise ProtocolError(f"expected a message of at most {_MOST_OBJECTS:,} JSON objects")
             return parse(data)
 
         return (self._toll.pay_little if len(data) <= _WORTH_BYTES else self._toll.pay)(tenant, bounded)
 
     def paid(self, tenant: int, work: Callable[[], T]) -> T:
-        """Do something short at a tenant's expense."""
+        """Do something short, and charge the tenant for the time."""
         return self._toll.pay_little(tenant, work)
 
     def _probe(self, pipeline: Pipeline, tenant: int) -> tuple[list[str], str]:
@@ -199,7 +199,7 @@ class Executor:
         return result
 
     def _inside(self, work: Callable[[Slot], T], tenant: int) -> T:
-        """Run something within a tenant's share of CPU, before its samples; at once if there are no cores to share."""
+        """Run something within a tenant's share of CPU, before its samples; without cores to share, run it directly."""
         task = self._budget.submit(work, math.inf, tenant, is_first=True)
         if task is None:
             return work(Slot(0))
@@ -264,12 +264,24 @@ class Executor:
         """Count a sample with a smaller cut than requested."""
         self.on_smaller_cut(reason)
 
+    def expected_problem(self, tenant: int, work: Hashable, sample: Hashable) -> str | None:
+        """Return why a sample should not be processed now, judging by earlier ones; None if nothing speaks against it.
+
+        Args:
+            tenant: Tenant whose work it is.
+            work: Pipeline and cut.
+            sample: Data set and sample.
+        """
+        if self.crashes.expected(tenant, work, sample):
+            return "crash"
+        return "memory" if self.crowding.expected(tenant, work) else None
+
     def submit(self, task: Callable[[Slot], Reply], patience_s: float, tenant: int = 0) -> Task | None:
         """Queue work on a sample, or return None if it would wait too long."""
         return self._budget.submit(task, min(patience_s, self._patience_s), tenant)
 
     def withdraw(self, tasks: Iterable[Task]) -> None:
-        """Drop the work of a request whose trainer has left, so that the cores are free for others."""
+        """Drop the work of a request whose trainer has left, to free the cores for others."""
         self._budget.withdraw(tasks)
 
     def _check_size(self, store: Store, request: Request) -> None:
@@ -280,7 +292,7 @@ class Executor:
                 f"{limits.request_samples:,}: ask for fewer at once, or raise --max-request-samples there"
             )
         sizes = store.manifest.sizes[list(request.samples)] if request.samples else np.zeros(0, np.int64)
-        # A file that is too large is not read: it gets its own error, and the others are still served.
+        # A file that is too large is not read: its sample gets an error, and the others are still served.
         size_bytes = int(sizes[sizes <= limits.sample_bytes].sum())
         if size_bytes > limits.request_bytes:
             raise ConfigError(
@@ -301,15 +313,15 @@ class Executor:
         there_is = ", ".join(names) or "none"
         if rights.datasets is None:
             raise ConfigError(f"no data set {name[:80]!r} here; available: {there_is}")
-        # The same words whether it exists or not: a token reveals nothing about data sets it does not open.
+        # The same message whether it exists or not: a token reveals nothing about data sets it does not open.
         raise AccessError(f"this token may not read a data set {name[:80]!r}; it may read {there_is}")
 
     def _paid_list(self, tenant: int, work: Callable[[], T], size_bytes: int = 0) -> T:
-        """Make a long answer at a tenant's expense; sending it is charged too."""
+        """Make a long answer, and charge the tenant for making and sending it."""
         return self._toll.pay(tenant, work, max(_LIST_S, size_bytes * _SEND_S_PER_BYTE))
 
     def _narrowed(self, store: Store, fields: tuple[str, ...], tenant: int) -> Store:
-        """Return a data set with the fields that a request asks for; which ones is remembered for each tenant."""
+        """Return a data set with only the fields that a request asks for; the results are cached per tenant."""
         if not fields and not store.manifest.fields:
             return store
         key = (store.name, fields)
@@ -324,8 +336,8 @@ class Executor:
     def known_part(self, spec: dict[str, Any], tenant: int) -> _Known:
         """Return the longest prefix of a pipeline that may run here, and why it is not longer.
 
-        None if it does not reach beyond the first op. The result is remembered, even if it is None: a spec is examined
-        once, at the tenant's expense.
+        The prefix is None if it would end before the second op. The result is remembered in either case: a spec is
+        examined once, and the tenant is charged for it.
         """
         if not isinstance(spec.get("ops"), list) or len(spec["ops"]) > MOST_STEPS:
             raise ProtocolError(f"expected a pipeline spec with at most {MOST_STEPS} ops")

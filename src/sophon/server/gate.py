@@ -1,4 +1,4 @@
-"""The gate that every call passes first: it finds out who calls and what the caller may read.
+"""The gate that every call passes first: it determines who is calling and what the caller may read.
 
 Flight does not tell the gate where a call comes from. So that a rejection can be logged with the address, a caller
 without rights gets a pass that says so, and `rights_of`, with which every method of the service starts, rejects the
@@ -67,7 +67,7 @@ def rights_of(context: flight.ServerCallContext) -> Rights:
     """Return the rights with which a call was admitted.
 
     Raises:
-        flight.FlightUnauthenticatedError: It has none.
+        flight.FlightUnauthenticatedError: The call has no rights.
     """
     found = context.get_middleware(NAME)
     if not isinstance(found, Pass):

@@ -1,6 +1,6 @@
 """Decides when to send finished samples: when a record batch is full, or its first sample has waited long enough.
 
-A record batch for every sample would cost more than making some samples does, but a finished sample that waits for
+A record batch for every sample would cost more than some samples take to make, but a finished sample that waits for
 others keeps the trainer waiting. A stream must also not be silent for long (see `service`), so an empty batch is sent
 from time to time while nothing is finished. No clock is read here; callers pass the time.
 """

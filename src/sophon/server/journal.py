@@ -18,12 +18,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from sophon.errors import Error
-from sophon.link.wire import Reply, Request
+from sophon.link.wire import WHOLE, Reply, Request
 
 LOG = logging.getLogger("sophon.server")
 SLOW_S = 2.0  # CPU seconds near storage: a hundred times what a photo takes
-_AGAIN_S = 60.0  # until the same is said again
-_MOST_KEYS = 4096  # things that were said lately and are remembered
+_AGAIN_S = 60.0  # before the same message is repeated
+_MOST_KEYS = 4096  # recent messages that are remembered
 # Reasons for sending a sample unprocessed that concern the whole node, not that sample.
 _OF_THE_NODE = {
     "overload": "no core was available in time",
@@ -35,7 +35,7 @@ class Journal:
     """The log of one server.
 
     Args:
-        id_of: Returns the id of a sample, which users look for.
+        id_of: Returns the id of a sample, by which users know it.
         clock: Monotonic seconds.
     """
 
@@ -71,8 +71,8 @@ class Journal:
                 fields = {"dataset": request.dataset, "reason": reply.reason}
                 text = f"{request.dataset}: samples are sent raw: {_OF_THE_NODE[reply.reason]}"
                 self._say(logging.WARNING, "smaller", text, fields, key=(request.dataset, reply.reason))
-            elif reply.reason is not None:
-                self._broken(request, reply, f"ops failed here ({reply.reason}); it was sent raw")
+            elif reply.reason not in (None, WHOLE):
+                self._broken(request, reply, f"ops failed here ({reply.reason}); the sample was sent raw")
             if reply.cpu_s > SLOW_S:
                 name, about = self._about(request, reply)
                 about["cpu_s"] = round(reply.cpu_s, 3)

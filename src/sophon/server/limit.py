@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-_BURST_S = 0.02  # how many seconds' worth may go out at once; small, so that short transfers keep to the rate too
+_BURST_S = 0.02  # how many seconds' worth may be sent at once; small, so that even short transfers keep to the rate
 
 
 class RateLimit:
@@ -14,7 +14,7 @@ class RateLimit:
 
     Args:
         bytes_per_s: The rate.
-        clock: Tells the time in seconds.
+        clock: Returns the time in seconds.
         sleep: Waits for some seconds.
     """
 

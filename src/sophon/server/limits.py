@@ -13,7 +13,7 @@ from sophon.store.reading import MOST_BYTES, MOST_READS
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request, one sample and all of them together may use.
+    """What one request, one sample, and all of them together may use.
 
     Args:
         request_samples: Samples that one request may name; more is an error.
@@ -25,11 +25,11 @@ class Limits:
             a photo needs. Only child processes enforce it: a thread cannot be stopped.
         child_bytes: Memory of a child process; a sample that needs more is sent raw. The default is enough for a
             picture with the largest number of pixels and for what ops make of it.
-        requests: Requests that are answered at the same time; any further request is told to try again. Flight gives
-            each of them a thread.
-        in_flight_bytes: Size of all samples that were read but not sent yet. Reads beyond it wait; a payload that would
-            exceed it is not made, and its file is sent. Each request may hold a mebibyte beyond it. With several
-            tenants, one may use at most half of it.
+        requests: Requests that are answered at the same time; further requests are told to try again. Flight uses a
+            thread for each.
+        in_flight_bytes: Size of all samples that were read but not sent yet. Reads beyond this limit wait; a payload
+            that would exceed it is not made, and the file is sent instead. Each request may hold a mebibyte beyond the
+            limit. With several tenants, one may use at most half of it.
         reads: Concurrent reads of one data set. Fewer are used if the store is quick (`store.reading`).
         read_bytes: Size of the samples of one data set that are being read, beyond which no further read begins.
     """

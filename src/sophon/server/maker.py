@@ -18,9 +18,9 @@ class ChildLost(Exception):  # noqa: N818 - an event; it is answered with a smal
     """A child process died while it worked on a sample.
 
     Args:
-        reason: The label under which it is counted.
-        had_begun: Whether it had begun to work on the sample; a child that dies while it starts did not crash because
-            of the sample.
+        reason: Label under which the loss is counted.
+        had_begun: Whether the child had begun to work on the sample; if it died while starting, the sample is not to
+            blame.
     """
 
     def __init__(self, reason: str, *, had_begun: bool = True) -> None:
@@ -57,15 +57,15 @@ class Maker(ABC):
     ) -> Payload:
         """Return the payload of one sample; raise whatever decoders, codecs and ops raise, or `ChildLost`.
 
-        Only a relay gets a route; the data is then the payload of its first cut.
+        Only a relay passes a route; the data is then the payload at the route's first cut.
 
-        If there is a trace, it receives the CPU seconds of each op and the size of the picture. A payload for
-        which `claim` finds no space is dropped where it was made, and `NoSpace` is raised.
+        A trace, if given, receives the CPU seconds of each op and the size of the picture. A payload for which `claim`
+        finds no space is dropped where it was made, and `NoSpace` is raised.
         """
 
     @abstractmethod
     def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Return the digests of the ops' results here (see `pipeline.probe`), and why there are not more."""
+        """Return the digests of the ops' results here (see `pipeline.probe`), and why there are no more."""
 
     def close(self) -> None:  # noqa: B027 - threads of the server end with it
         """End all child processes."""
@@ -79,7 +79,7 @@ def claimed(payload: Payload, claim: Claim) -> Payload:
 
 
 def made(pipeline: Pipeline, data: bytes, key: Key, cut: Cut | Route, trace: Trace | None = None) -> bytes:
-    """Return the payload of one sample, made from its file, or from the payload of the first cut of a route."""
+    """Return the payload of one sample, made from its file, or from the payload at the first cut of a route."""
     if isinstance(cut, Route):
         return pass_on(pipeline, data, key, cut, trace)
     return make_payload(pipeline, data, key, cut, trace)

@@ -1,4 +1,4 @@
-"""What the server counts, and the HTTP port where the counts can be read.
+"""The server's counters, and the HTTP port where they can be read.
 
 `/metrics` is answered by Prometheus' own library, in the format and with the compression that the caller asks for.
 `/health` answers 200 while requests are accepted and 503 while the server drains.
@@ -24,7 +24,7 @@ from sophon.store.bucket.account import ACCOUNT, Prices
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-_IDLE_S = 10.0  # how long a connection may be silent; each has a thread and a descriptor, which requests need too
+_IDLE_S = 10.0  # how long a connection may be silent; each takes a thread and a descriptor, which requests need too
 
 
 class Metrics:
@@ -38,9 +38,7 @@ class Metrics:
         self.op_cpu_s = self._counter("op_cpu_seconds", "CPU seconds spent on ops and codecs", ["dataset"])
         self.reads = self._counter("reads", "Samples read from the store", ["dataset"])
         self.read_bytes = self._counter("read_bytes", "Bytes of the samples read", ["dataset"])
-        self.read_s = self._counter(
-            "read_seconds", "Total seconds of reads, with concurrent ones added up", ["dataset"]
-        )
+        self.read_s = self._counter("read_seconds", "Seconds spent reading, summed over concurrent reads", ["dataset"])
         self.smaller_cuts = self._counter("smaller_cuts", "Samples sent with a smaller cut than requested", ["reason"])
         self.errors = self._counter("errors", "Samples and requests that failed", ["type"])
         self.in_flight = Gauge("sophon_requests_in_flight", "Requests being answered", registry=self.registry)
@@ -60,7 +58,7 @@ class _Buckets(Collector):
     """The requests of this process to object stores.
 
     Args:
-        prices: Their prices.
+        prices: Prices of the requests.
     """
 
     def __init__(self, prices: Prices) -> None:

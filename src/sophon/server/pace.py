@@ -2,7 +2,7 @@
 
 Large record batches cost less CPU per byte. On a slow link, though, they would keep the trainer waiting for their first
 sample, and the node's cores waiting for a stream that cannot take what they have made. Each trainer's link has its own
-pace, found from how long its last batches took.
+pace, derived from how long its last batches took.
 
 Raw samples may be sent in larger batches: no core waits for the stream in the meantime, and reading ahead continues
 (`run_bytes`).
@@ -17,12 +17,12 @@ import threading
 from cachetools import LRUCache
 
 MOST_BYTES = 4 << 20  # costs half as much CPU per byte as 1 MB, on both sides
-MOST_RUN_BYTES = 8 << 20  # all of a request, as loaders make them
+MOST_RUN_BYTES = 8 << 20  # as large as a whole request from a loader
 _LEAST_BYTES = 1 << 17
 _LAST_BYTES = 1 << 19
 _SEND_S = 0.1
-_RUN_S = 0.8  # for raw samples: below the second after which a trainer expects a sign of life
-_TRAINERS = 256  # remembered: those heard from last
+_RUN_S = 0.8  # for raw samples: less than the second after which a trainer expects a sign of life
+_TRAINERS = 256  # remembered: the most recently active
 
 
 class Pace:
@@ -37,9 +37,9 @@ class Pace:
         self.batch_bytes = self.run_bytes = float(MOST_BYTES) / 8
 
     def run(self, left_bytes: int) -> float:
-        """Return how many bytes of raw samples to send at once, of those that a request still has.
+        """Return how many of a request's remaining bytes of raw samples to send at once.
 
-        On a slow link the last ones are sent in smaller batches: the trainer starts on a sample when its batch has
+        On a slow link the last samples are sent in smaller batches: the trainer starts on a sample when its batch has
         arrived, and work after the last byte cannot overlap with the transfer. Samples that would leave a very small
         batch behind are sent in one piece, since each batch costs the node as much CPU as 200 KB of payload.
         """
@@ -69,7 +69,7 @@ class Paces:
         self._lock = threading.Lock()
 
     def of(self, peer: str) -> Pace:
-        """Return the pace of the trainer at ``ipv4:10.0.0.7:41234``; its connections share one."""
+        """Return the pace of the trainer at ``ipv4:10.0.0.7:41234``; all its connections share one."""
         host = peer.rpartition(":")[0]
         with self._lock:
             return self._by_host.setdefault(host, Pace())

@@ -40,7 +40,7 @@ from sophon.store.address import Address
 from sophon.store.bucket.account import Prices
 from sophon.version import __version__
 
-_LISTEN_S = 0.05  # between looks at whether requests have ended
+_LISTEN_S = 0.05  # between checks for running requests
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ServerConfig:
         metrics_host: Address for health and metrics, which anyone who can reach it may read.
         debug: Whether tracebacks and paths of this machine are sent to trainers.
         prices: Prices of object stores.
-        announcing: The registry to tell what this node holds; None for none.
+        announcing: The registry to announce this node to; None for none.
     """
 
     host: str = "127.0.0.1"
@@ -114,13 +114,13 @@ def run_executor(
     on_ready: Callable[[Ready], None],
     stores: Mapping[str, Store] = MappingProxyType({}),
 ) -> bool:
-    """Answer requests with an executor of any kind; see `run_server`.
+    """Serve with an executor of any kind; see `run_server`.
 
     Args:
-        make: Returns the executor, given CPU for ops and where ops run.
+        make: Returns the executor, given the CPU budget and the maker for ops.
         config: How the server runs.
         on_ready: Called once requests are accepted.
-        stores: What it holds, for the registry and the prices of object stores; a relay holds nothing.
+        stores: Data sets that the server holds, for the registry and the prices of object stores; a relay has none.
     """
     _check_place(config)
     tell_all(config.debug)
@@ -189,27 +189,27 @@ def _announcer(stores: Mapping[str, Store], config: ServerConfig, ready: Ready) 
 
 
 def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: float) -> None:
-    """Let running requests end, and tasks that cancelled ones have started; if they do not, end the process."""
+    """Let running requests end, and tasks left by cancelled ones; if they do not end in time, end the process."""
     drain = threading.Thread(target=lambda: [step() for step in steps], daemon=True)
     drain.start()
     end_s = time.monotonic() + most_s
     while drain.is_alive() and time.monotonic() < end_s:
         signals.listen(_LISTEN_S)
     if drain.is_alive():
-        # A trainer that does not read its replies would keep us forever. The stacks show what else may be the matter.
+        # A trainer that does not read its replies would keep us waiting forever. The stacks show any other reason.
         sys.stderr.write(f"sophon: requests are still running after {most_s:g} s and are aborted:\n")
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
 
 
 def _allow_many_files() -> None:
-    """Raise the soft limit on descriptors to the hard one: every connection and every open file takes one."""
+    """Raise the soft limit on descriptors to the hard limit: every connection and every open file takes one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
-    """Import the user's own modules, which register ops and stores; repeating it does no harm."""
+    """Import the user's own modules, which register ops and stores; repeated imports do no harm."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -226,7 +226,7 @@ def _url(config: ServerConfig, port: int) -> str:
 
 
 def _check_place(config: ServerConfig) -> None:
-    """Check that the address is free and belongs to this host; gRPC would only log it."""
+    """Check that the address is free and belongs to this host; gRPC would only log a problem."""
     config.access.check_place(config.host)
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]

@@ -39,7 +39,7 @@ class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         _no_such("GetFlightInfo")
 
     def get_schema(self, *_: Any) -> flight.SchemaResult:
-        """Answer with nothing: only for this method, Flight would send the traceback of an exception."""
+        """Answer with nothing: if this method raised an exception, Flight would send its traceback."""
         return flight.SchemaResult(pa.schema([]))
 
     def do_put(self, context: flight.ServerCallContext, *_: Any) -> NoReturn:
@@ -58,7 +58,7 @@ def _no_such(method: str) -> NoReturn:
 
 
 class typed_errors:  # noqa: N801 - reads as a statement
-    """Turns our errors into Flight's, and adds their type so that the trainer raises the same; hides all others."""
+    """Turns our errors into Flight's, with their type, so that the trainer raises the same; hides all other errors."""
 
     def __init__(self, metrics: Metrics, on_error: Callable[[Error], None]) -> None:
         self._metrics = metrics

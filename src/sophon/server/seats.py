@@ -2,8 +2,8 @@
 
 If several tenants share a node, none of them gets more than half of the seats, or of the bytes: a stream that is opened
 and never read keeps its seat, and what it holds, for as long as its connection lasts, so one tenant could otherwise
-shut out all the others. For the same reason each request may hold a little (`FREE_BYTES`) however much the others hold;
-so all that is ever held is bounded by the limit on bytes and by that little for each seat.
+shut out all the others. For the same reason each request may hold a little (`FREE_BYTES`) no matter how much the others
+hold, so the total is bounded by the limit on bytes plus that little for each seat.
 
 Concurrency: used by the threads of all requests.
 """
@@ -16,14 +16,14 @@ from collections import Counter
 from sophon.errors import RetryableError
 from sophon.server.limits import Limits
 
-FREE_BYTES = 1 << 20  # that a request may hold whatever the others hold: ten photos
+FREE_BYTES = 1 << 20  # what a request may always hold, whatever the others hold: ten photos
 
 
 class Seats:
     """Seats for requests.
 
     Args:
-        limits: Number of seats, and of bytes that may be held.
+        limits: Number of seats, and number of bytes that may be held.
         tenants: Number of tenants that share the seats.
     """
 
@@ -60,12 +60,12 @@ class Seats:
         return max(self._share_bytes, FREE_BYTES)
 
     def hold(self, size_bytes: int, tenant: int = 0, *, is_certain: bool = True) -> bool:
-        """Add to the bytes that are held, or subtract if negative, provided there is space; return whether there is.
+        """Add to the bytes that are held (or subtract, if negative) if there is space; return whether there was.
 
         Args:
             size_bytes: Number of bytes.
             tenant: Number of the tenant.
-            is_certain: Whether to add them even if there is no space.
+            is_certain: Whether to add the bytes even if there is no space.
         """
         with self._lock:
             if not is_certain and not self.has_space(size_bytes, tenant):
@@ -101,8 +101,8 @@ class Seats:
 class Seat:
     """The seat of one request, given up by `leave` or when nothing refers to it any more.
 
-    If a trainer goes away before its stream has started, Flight drops the stream without running it. Its code cannot
-    give up the seat then, so the seat does so itself.
+    If a trainer goes away before its stream has started, Flight drops the stream without running it. The stream's code
+    cannot give up the seat then, so the seat does so itself.
     """
 
     def __init__(self, seats: Seats, tenant: int) -> None:
@@ -129,7 +129,7 @@ class Seat:
 
         Args:
             size_bytes: Number of bytes.
-            is_certain: Whether to add them even if there is no space.
+            is_certain: Whether to add the bytes even if there is no space.
         """
         with self._lock:
             is_certain = is_certain or size_bytes <= 0 or self._is_free(size_bytes)

@@ -82,7 +82,8 @@ class Service(Refusing):
         tenants = 1 if access.tokens is None else len(access.tokens)
         executor.crashes.is_shared = executor.crowding.is_shared = tenants > 1
         self._seats = seats = Seats(executor.limits, tenants)
-        # Not `self._seats`: what the metrics hold on to would keep gRPC's threads alive when the server is gone.
+        # Not `self._seats`: a reference to `self` in the metrics would keep gRPC's threads alive after the server is
+        # gone.
         metrics.in_flight.set_function(lambda: seats.requests)
         metrics.in_flight_bytes.set_function(lambda: seats.held_bytes)
         self._paces = Paces()
@@ -137,11 +138,11 @@ class Service(Refusing):
         rights = self._rights(context)
         with self._typed_errors(context):
             if action.type == "list":
-                with self._seats.enter(rights.tenant):  # those who wait for their turn are bounded, too
+                with self._seats.enter(rights.tenant):  # a seat bounds how many callers wait for their turn
                     names = self._executor.paid(rights.tenant, lambda: self._executor.names(rights))
                 return [_json({"datasets": names})]
             if action.type == "open":
-                with self._seats.enter(rights.tenant):  # a new pipeline is tried out, which takes CPU
+                with self._seats.enter(rights.tenant):  # a new pipeline is probed, which takes CPU
                     message = self._message(action, rights)
                     told = self._executor.describe(message, rights)
                     answer = self._executor.paid(rights.tenant, lambda: _json(told))
@@ -185,8 +186,6 @@ class Service(Refusing):
                 run = made if isinstance(made, Run) else None
                 reply = made if isinstance(made, Reply) else None
                 if run is not None or batch.is_due(reply, time.monotonic()):
-                    if context.is_cancelled():  # polls the connection, which is too slow to do for every sample
-                        return
                     if batch.replies or run is None:
                         began_s = time.monotonic()
                         for part in self._sent(request, batch.replies, batch.size_bytes):
@@ -272,22 +271,23 @@ class _Part(NamedTuple):
 
 
 def _seated(seat: Seat, parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the parts of an answer, and give up the seat after the last, so that unread answers are bounded."""
+    """Yield the parts of an answer, and give up the seat after the last, to bound unread answers."""
     with seat:
         yield from parts
 
 
 def _enclosed(parts: Iterator[tuple[_Part, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:
-    """Yield record batches in envelopes, each after the clock of its stream."""
+    """Yield envelopes with the clock of a stream and, unless empty, a record batch."""
     for (batch, room), clock in parts:
-        yield nothing(), clock
-        if batch.num_rows:
-            yield nothing(), enclosed(batch) if room is None else room.enclosed(batch)
+        if not batch.num_rows:
+            yield nothing(), clock
+        else:
+            yield nothing(), enclosed(batch, clock) if room is None else room.enclosed(batch, clock)
             del batch, room
 
 
 def _steps(message: dict[str, Any]) -> str:
-    """Return the names of the ops that a trainer asks about, for the log; they are checked elsewhere."""
+    """Return the names of the ops that a trainer asks about, for the log; the pipeline is checked elsewhere."""
     spec = message.get("pipeline")
     ops = spec.get("ops") if isinstance(spec, dict) else None
     names = [str(op.get("op"))[:40] for op in ops if isinstance(op, dict)] if isinstance(ops, list) else []

@@ -28,10 +28,11 @@ from sophon.bundle import divided, pack
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut, looks_ahead
 from sophon.codec.window.bands import bands_of
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
 from sophon.link.closed import Room
-from sophon.link.wire import Reply, Request, StreamClock, raw_batch
+from sophon.link.wire import WHOLE, Reply, Request, StreamClock, raw_batch
 from sophon.pipeline import Pipeline, Trace
 from sophon.pipeline.region import can_crop_early
 from sophon.server.maker import ChildLost, NoSpace
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 Task = Future[tuple[Reply, float]]
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-_WINDOW = 8  # samples to be cut that one job reads at most: the cores wait for the first of them
+_WINDOW = 8  # most samples to be cut that one job reads: the cores wait for the first of them
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Run:
     """Raw samples in one buffer, ready to be sent.
 
     Args:
-        batch: Replies of the samples.
+        batch: Replies for the samples.
         size_bytes: Size of their payloads, in bytes.
         room: Memory that holds the payloads.
     """
@@ -73,7 +74,7 @@ class _Begun(NamedTuple):
 
 
 class _Came(NamedTuple):
-    """A result, with the number of raw-sample jobs and of samples to cut that it completes."""
+    """A result, with the numbers of raw-sample jobs and of samples to cut that it completes."""
 
     result: Reply | Run | Exception
     raw_jobs: int = 0
@@ -108,7 +109,7 @@ class Space:
         self._held_bytes = size_bytes
 
     def give_up(self) -> None:
-        """Hold the file again."""
+        """Hold the file instead of the payload again."""
         self.settle(self._file_bytes)
 
 
@@ -136,10 +137,10 @@ class Work:
         self._early: dict[int, Reply] = {}  # finished before their turn, if replies come in order
         self._sizes: list[int] = store.manifest.sizes[np.array(request.samples, np.int64)].tolist()
         self._most_bytes = min(executor.limits.sample_bytes, seat.largest_bytes)
-        self._raw_under_way = 0  # jobs whose result was not taken yet
-        self._left_out_bytes = 0  # of samples that were read only in part
-        self._to_cut: list[tuple[int, Cut]] = []  # to be read with the next job
-        self._cut_under_way = 0  # samples, from the start of their read until their reply is taken
+        self._raw_under_way = 0  # jobs whose result has not been taken yet
+        self._left_out_bytes = 0  # bytes not read, of samples that were read only in part
+        self._to_cut: list[tuple[int, Cut]] = []  # samples for the next job to read
+        self._cut_under_way = 0  # samples between the start of their read and the taking of their reply
         # Finished tasks put themselves here: checking all running tasks whenever one ends would cost a third as much as
         # an indexed window.
         self._ended: SimpleQueue[Task | _Came] = SimpleQueue()
@@ -174,7 +175,7 @@ class Work:
                 reply to each sample.
         """
         is_in_order = self._request.in_order
-        if is_in_order or self._request.columns:  # a run has neither an order nor columns
+        if is_in_order or self._request.columns:  # runs do not support ordered replies or columns
             run_bytes = None
         replies = self._as_finished(patience_s, run_bytes)
         try:
@@ -227,7 +228,7 @@ class Work:
         return self._raw_under_way > 0 or self._cut_under_way > 0
 
     def _divided(self, in_runs: bool) -> tuple[list[int], deque[int]]:
-        """Return the positions that are started one by one, and the positions of raw samples that may come in runs."""
+        """Return the positions to start one by one, and the positions of raw samples that may come in runs."""
         count = len(self._request.cuts)
         if not in_runs:
             return list(range(count)), deque()
@@ -237,9 +238,9 @@ class Work:
         return singles, deque(position for position in range(count) if is_raw[position])
 
     def _is_full(self, position: int) -> bool:
-        """Return whether pending samples should end or be sent before one more is started.
+        """Return whether pending samples should be finished or sent before one more is started.
 
-        A request may always hold a little, so that trainers who do not read cannot stop the others (`seats`).
+        A request may always hold a little, so trainers that do not read cannot stop the others (`seats`).
         """
         size_bytes = self._sizes[position]
         if size_bytes <= self._most_bytes and not self._seat.has_space(size_bytes):
@@ -330,7 +331,7 @@ class Work:
         return reply
 
     def _run(self, positions: list[int], size_bytes: int) -> Run:
-        """Read samples into one buffer; one that cannot be read leaves no gap there, and gets a separate reply."""
+        """Read samples into one buffer; a sample that cannot be read leaves no gap, and gets a separate reply."""
         room = Room(len(positions), size_bytes)
         samples = [self._request.samples[position] for position in positions]
         ends, failed = self._store.read_run(samples, room.memory)
@@ -392,12 +393,12 @@ class Work:
             raise
 
     def _window(self, position: int) -> Windowed | None:
-        """Return a window read from an object store with its index, if it is smaller than the whole object."""
+        """Return a window read from an object store by its index, if it is smaller than the whole object."""
         bands, request = bands_of(self._store), self._request
         cut = request.cuts[position]
         if bands is None or request.fields or self._pipeline is None:
             return None
-        if not looks_ahead(cut) and not can_crop_early(self._pipeline, cut.k):  # it also sends pixels outside the crop
+        if not looks_ahead(cut) and not can_crop_early(self._pipeline, cut.k):  # the cut needs pixels outside the crop
             return None
         window = bands.window(request.samples[position], self._pipeline, request.key(position))
         if window is not None:
@@ -421,7 +422,7 @@ class Work:
         try:
             ended = self._ended.get(timeout=timeout_s)
         except Empty:
-            self._reading.staff()  # what is waited for may hang
+            self._reading.staff()  # the awaited read may hang
             with self._lock:
                 begun = next(iter(self._tasks.values()), None)
             self._waited(start_s, begun)
@@ -440,7 +441,7 @@ class Work:
         return self._taken(_Came(reply, cut_samples=1))
 
     def _waited(self, start_s: float, begun: _Begun | None) -> None:
-        """Count a wait: the time since an op started as waiting for ops, the time before as waiting for the store."""
+        """Count a wait: time since an op started as waiting for ops, time before that as waiting for the store."""
         now_s = time.monotonic()
         computing_s = 0.0 if begun is None else min(now_s - start_s, now_s - begun.since_s)
         self._clock.computing_s += computing_s
@@ -459,15 +460,14 @@ class Work:
     # --- making replies -----------------------------------------------------------------------------------------------
 
     def _process(self, slot: Slot, position: int, cut: Cut, data: bytes) -> Reply:
-        """Make the reply of one sample, in a thread of the budget."""
+        """Make the reply for one sample, in a thread of the budget."""
         assert self._pipeline is not None
         request, executor = self._request, self._executor
         sample = request.samples[position]
         tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
-        if executor.crashes.expected(tenant, work, (self._store.name, sample)):
-            return self._smaller(position, data, "crash")
-        if executor.crowding.expected(tenant, work):
-            return self._smaller(position, data, "memory")
+        problem = executor.expected_problem(tenant, work, (self._store.name, sample))
+        if problem is not None:
+            return self._smaller(position, data, problem)
         # A pipeline handles the fields that it knows; others are sent unchanged.
         first, others = divided(data, 0 if self._pipeline.fields else len(request.fields))
         file_bytes = data.file_bytes if isinstance(data, Windowed) else len(data)
@@ -482,9 +482,12 @@ class Work:
         except NoSpace:
             executor.crowding.refused(tenant, work)
             return self._smaller(position, data, "memory")
+        except WholeNeeded:
+            space.give_up()
+            return self._smaller(position, data, WHOLE)
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             space.give_up()
-            # The trainer will meet the same problem, and has the file and the user's policy for bad samples.
+            # The trainer will hit the same problem, and has the file and the user's policy for bad samples.
             return self._smaller(position, data, "op_failed")
         executor.crashes.stood(tenant, work)
         executor.crowding.fitted(tenant, work)
@@ -498,7 +501,7 @@ class Work:
         self._executor.count(reason)
         try:
             reply = self._reply(position, RAW, data.whole() if isinstance(data, Windowed) else data)
-        except StoreError as error:  # only a window was read, and the rest is not available
+        except StoreError as error:  # only a window was read: the rest of the file is missing
             return self._failed(position, error)
         reply.reason = reason
         return reply
@@ -524,7 +527,7 @@ def _putting_into(queue: SimpleQueue[Task | _Came]) -> Callable[[Task], None]:
 
     def put(task: Task) -> None:
         there = held()
-        if there is not None:  # otherwise nothing waits any more
+        if there is not None:  # otherwise nobody waits any more
             there.put(task)
 
     return put

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, freethreading_compatible=True
-"""Files read in one go, without Python's lock from opening the first to closing the last.
+"""Reads files in one go, without the GIL from opening the first to closing the last.
 
-The same by `os` gives the lock away four times and has to wait for it each time that other threads compute: with two
-threads that decode, a file of the page cache took as long as one of a disk.
+Reading with `os` releases the GIL four times per file and waits for it each time while other threads compute: with two
+decoding threads, a file in the page cache took as long as one on a disk.
 
 How long a run of files took is measured here too, for the same reason: by the wall clock if the thread ever slept, and
-else by its own CPU clock, since then nothing but other threads and processes on the same cores can have held it up.
+otherwise by its CPU clock, since only other threads and processes on the same cores can have delayed it then.
 
 Concurrency: no global state; the GIL is released.
 """
@@ -54,7 +54,7 @@ cdef extern from "Python.h":
 
 
 def read_into(bytes path, unsigned char[::1] space):
-    """Read a file into memory if it is a regular one of exactly that size; return whether it is, and was read."""
+    """Read a file into memory if it is a regular file of exactly that size; return whether it was read."""
     cdef char* place = <char*> &space[0] if space.shape[0] else NULL
     cdef char* name = path
     cdef Py_ssize_t size = space.shape[0]
@@ -67,11 +67,11 @@ def read_into(bytes path, unsigned char[::1] space):
 
 def read_run(bytes root, const int64_t[::1] starts, const unsigned char[::1] names, const int64_t[::1] sizes,
              unsigned char[::1] space):
-    """Read files one after the other into memory, side by side, until one is not a regular file of its size.
+    """Read files side by side into memory, until one is not a regular file of the given size.
 
     Args:
-        root: What the path of each begins with.
-        starts: Where the rest of each path begins in `names`, and where the last ends.
+        root: Common beginning of all paths.
+        starts: Where the rest of each path begins in `names`, and where the last one ends.
         names: The rest of all paths.
         sizes: Size of each file, in bytes.
         space: At least as many bytes as all files have.
@@ -112,7 +112,7 @@ def read_run(bytes root, const int64_t[::1] starts, const unsigned char[::1] nam
 
 
 def read_bytes(bytes path, Py_ssize_t size):
-    """Return the bytes of a regular file of exactly that size; None if it is not, or cannot be read."""
+    """Return the bytes of a regular file of exactly that size; None if there is no such file or it cannot be read."""
     cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
     cdef char* place = PyBytes_AS_STRING(data)
     cdef char* name = path
@@ -130,7 +130,7 @@ cdef double _seconds(int clock) noexcept nogil:
 
 
 cdef long _sleeps() noexcept nogil:
-    """Return how often this thread has given up its core by itself, as it does to wait for a disk."""
+    """Return how often this thread has given up its core voluntarily, for example to wait for a disk."""
     cdef rusage found
     return found.ru_nvcsw if getrusage(RUSAGE_THREAD, &found) == 0 else -1
 
@@ -138,7 +138,7 @@ cdef long _sleeps() noexcept nogil:
 cdef bint _read(const char* path, char* place, Py_ssize_t size) noexcept nogil:
     cdef struct_stat found
     cdef Py_ssize_t done = 0, part
-    # O_NONBLOCK, so as not to wait for ever if somebody has put a pipe in the place of a picture.
+    # O_NONBLOCK, so as not to wait forever if a pipe has replaced a picture.
     cdef int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
     if fd < 0:
         return False

@@ -1,6 +1,6 @@
 """Addresses of data sets in object stores: ``s3://bucket/train``, ``gs://…``, ``az://container/…``, ``https://…``.
 
-An address takes the place of a path on disk, and has the few properties of a path that are needed.
+An `Address` stands in for a path on disk, with the few properties of a path that are needed.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def parse_address(text: str) -> Address:
     if match is None or not match[2]:
         raise ConfigError(f"expected an address such as s3://bucket/train, got {text!r:.80}")
     scheme, bucket, key = match[1].lower(), match[2], match[3].strip("/")
-    if "@" in bucket or (scheme.startswith("http") and "?" in key):  # neither is repeated here
+    if "@" in bucket or (scheme.startswith("http") and "?" in key):  # the message must not repeat either
         raise ConfigError(
             f"a password or signature in a {scheme}:// address would end up in logs; remove it, "
             "and give credentials in environment variables"
         )
     if "//" in f"/{key}" or any(part in (".", "..") for part in key.split("/")):
-        raise ConfigError(f"{text!r:.200}: empty parts, '.' and '..' are not allowed in the names of objects")
+        raise ConfigError(f"{text!r:.200}: empty parts, '.' and '..' are not allowed in object names")
     return Address(scheme, bucket, key)

@@ -29,7 +29,7 @@ _TICK_S = 2.0
 
 
 def cache_file(kind: str, path: Place, version: int, folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the cache path of a file about a data set; None if there is no folder for it.
+    """Return the path in the cache of a file about a data set; None if there is no cache folder.
 
     Args:
         kind: Kind of file, such as ``manifests``.
@@ -53,7 +53,7 @@ class ManifestCache:
     """A folder of manifests.
 
     Args:
-        folder: Where to keep them; None for the user's cache folder, or nowhere if that cannot be written to.
+        folder: Folder for the manifests; None for the user's cache folder, or none at all if that cannot be written to.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:

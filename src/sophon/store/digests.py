@@ -1,7 +1,7 @@
 """Digests of a data set's files, with which a trainer checks that a node sends the right bytes.
 
-They are made where the files are trusted (`sophon index --digests FILE`), and kept on the trainer: a dishonest node
-would forge them too.
+Digests are made where the files are trusted (`sophon index --digests FILE`) and kept on the trainer, since a dishonest
+node could forge them too.
 
 File layout: `artifact`, format ``digests``, with the columns ``low`` and ``high`` (the halves of a BLAKE2b digest of
 128 bits) and ``label`` (-1 if a sample has none).
@@ -40,7 +40,7 @@ class Digests:
 
     Args:
         fingerprint: Fingerprint of the data set.
-        halves: Two numbers for each sample.
+        halves: The two halves of each sample's digest, as integers.
         labels: Label of each sample, -1 if it has none.
     """
 
@@ -59,7 +59,7 @@ class Digests:
 
     @property
     def name(self) -> str:
-        """16 hex digits over all digests and labels; they differ between files even if the sizes are equal."""
+        """16 hex digits over all digests and labels: they differ if any file does, even if the sizes are equal."""
         return digest_of(self._halves.tobytes() + self._labels.tobytes()).hex()[:16]
 
     def problem(self, sample: int, data: bytes | memoryview, label: int | None) -> str | None:

@@ -58,7 +58,7 @@ class Field:
     """One named value of every sample of a data set.
 
     Args:
-        name: Its name; in tar shards, the ending of its members.
+        name: Name of the field; in tar shards, the ending of its members' names.
         kind: "picture", "mask", "boxes:xywh" … A release that does not know a kind passes it on as bytes.
     """
 
@@ -88,7 +88,7 @@ def fields_from_json(said: Any) -> tuple[Field, ...]:
             raise ConfigError(f"expected the name and kind of a field, got {one!r:.80}")
         found.append(Field(*one))
     if len({field.name for field in found}) < len(found):
-        raise ConfigError("expected fields with different names")
+        raise ConfigError("expected fields with distinct names")
     return tuple(found)
 
 
@@ -100,7 +100,7 @@ def named_columns(said: str) -> list[str]:
     """
     names = [part.strip() for part in said.split(",")] if said else []
     if said and (not all(names) or len(set(names)) < len(names) or not 2 <= len(names) <= MOST_PARTS):
-        raise ConfigError(f"fields: expected the names of different columns, the picture's first, got {said!r:.200}")
+        raise ConfigError(f"fields: expected distinct column names, the picture's first, got {said!r:.200}")
     return names
 
 

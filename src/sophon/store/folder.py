@@ -31,10 +31,11 @@ from sophon.errors import StoreError
 from sophon.store.fields import PICTURE, SUFFIXES, kind_by_ending
 from sophon.store.manifest import Manifest, decode_name, encode_name, is_as_listed, sources_table
 from sophon.store.options import suffixes
-from sophon.store.pages.columns import parts_of
+from sophon.store.pages.columns import parts_of, plain_array
 from sophon.store.pages.identity import Int64Array
 from sophon.store.reading import tell_took
 from sophon.store.store import Progress, Store, describe, fill, stamp_of
+from sophon.units import counted
 
 if TYPE_CHECKING:
     from sophon.store import _files as files
@@ -44,11 +45,14 @@ else:
     except ImportError:  # built without a compiler
         files = None
 
-_NAMES_ARE_BYTES = sys.getfilesystemencoding() == "utf-8"  # then names as the manifest has them are names of files
+_NAMES_ARE_BYTES = sys.getfilesystemencoding() == "utf-8"  # if so, names in the manifest need no conversion
 
 IMAGE_SUFFIXES = SUFFIXES[PICTURE]
 
 _CHUNK = 16_384  # files per step, so that Python objects exist only for the files of one step
+# Names of the two folders of data sets for segmentation: as torchvision, Kaggle and Pascal VOC have them.
+_PICTURE_FOLDERS = frozenset({"images", "image", "imgs", "img", "pictures", "photos", "jpegimages"})
+_MASK_FOLDERS = frozenset({"masks", "mask", "annotations", "labels", "segmentation", "segmentationclass"})
 _SHARD_SUFFIXES = (".tar", ".parquet")
 
 # How often links may lead to the same real folder within one class. A link to an ancestor is recognised as a loop; but
@@ -117,12 +121,18 @@ class FolderStore(Store):
                 "remove those folders or move them elsewhere"
             )
         if root.images:
-            walk.notes.append(f"{root.images:,} pictures next to the class folders of {path} are left out")
+            pictures = counted(root.images, "picture", "pictures")
+            walk.notes.append(f"{pictures} next to the class folders of {path} {_are(root.images)} left out")
+        if (pair := _pictures_and_masks(classes)) is not None:
+            walk.notes.append(
+                f"the folders {pair[0]!r} and {pair[1]!r} of {path} are taken for classes; if one has the masks of the "
+                f"other, open '{path}?images={pair[0]}&masks={pair[1]}' instead"
+            )
         return walk.manifest(listings, np.repeat(np.arange(len(classes)), counts), tuple(classes))
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether no folder of the tree has changed since: adding or removing a file changes its folder."""
+        """Return whether no folder of the tree has changed since the scan; a new or removed file changes its folder."""
         sources = manifest.sources.to_pylist()
         try:
             check_inside(manifest)
@@ -165,10 +175,10 @@ class FolderStore(Store):
             return fill(fd, space)
 
     def read_run(self, indexes: Sequence[int], space: memoryview) -> tuple[list[int], dict[int, StoreError]]:
-        """Read several files with less overhead per intact file; the result is the same as one by one."""
+        """Read several files with less overhead per intact file; the result is the same as from single reads."""
         if self._closed or self._odd_paths is not None:
             return super().read_run(indexes, space)
-        names = self.manifest.ids.take(pa.array(indexes, pa.int64()))
+        names = self.manifest.ids.take(plain_array(pa.int64(), np.array(indexes, np.int64)))
         sizes = self.manifest.sizes[indexes]
         if files is None or not _NAMES_ARE_BYTES:
             return self._read_one_by_one(indexes, names.to_pylist(), sizes.tolist(), space)
@@ -185,7 +195,7 @@ class FolderStore(Store):
             if done < len(indexes):
                 start_s, size = time.monotonic(), int(sizes[done])
                 try:
-                    self.read_into(indexes[done], space[at : at + size])  # which tells what is the matter
+                    self.read_into(indexes[done], space[at : at + size])  # raises the right error, if any
                 except StoreError as error:
                     failed[done] = error
                 else:
@@ -277,7 +287,7 @@ def leads_out(name: str) -> bool:
 
 
 def _read_whole(path: str, space: memoryview) -> bool:
-    """Read a file into memory, if it is a regular file of exactly that size and one read returns all of it."""
+    """Read a file into memory, if it is a regular file of exactly the given size and one read returns all of it."""
     if files is not None:
         return files.read_into(os.fsencode(path), space)
     try:
@@ -314,7 +324,7 @@ class _Walk:
     on_progress: Progress | None
     endings: tuple[str, ...] = IMAGE_SUFFIXES
     others: Counter[str] = field(default_factory=Counter)  # endings of files that are left out
-    kinds: Counter[str] = field(default_factory=Counter)  # of data in files that are left out
+    kinds: Counter[str] = field(default_factory=Counter)  # kinds of data in files that are left out
     count: int = 0
     loops: int = 0
     lost: int = 0
@@ -476,6 +486,18 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False  # as os.walk does, which torchvision uses
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _pictures_and_masks(folders: Sequence[str]) -> tuple[str, str] | None:
+    """Return the two folders of a data set for segmentation; None if their names do not look like one."""
+    by_name = {name.lower(): name for name in folders}
+    pictures = [by_name[name] for name in by_name if name in _PICTURE_FOLDERS]
+    masks = [by_name[name] for name in by_name if name in _MASK_FOLDERS]
+    return (pictures[0], masks[0]) if len(folders) == len(pictures) + len(masks) == 2 and pictures and masks else None
 
 
 def _some(names: list[str], most: int = 5) -> str:

@@ -1,8 +1,8 @@
 """The manifest: one row per sample of a data set, held as NumPy and Arrow, or read from a file of pages.
 
 A manifest that was just listed is in memory: 16 bytes per sample plus its id, 8 for a label, and the further columns.
-One that comes from a file (`pages`) is also held in memory if it is small. For a large one, only sizes and labels are
-held in memory (16 bytes per sample), and the rest is read when needed.
+A small manifest from a file (`pages`) is also held in memory. Of a large one, only sizes and labels are held in memory
+(16 bytes per sample), and the rest is read when needed.
 
 For exchange it is one Arrow table (`to_table`)::
 
@@ -16,7 +16,7 @@ For exchange it is one Arrow table (`to_table`)::
                       location/NAME        one for each location array
 
 Limits:
-    A pickled manifest of pages is reopened from its file, so this works only on the same machine.
+    A manifest of pages is unpickled by reopening its file, so pickles of it work only on the same machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from sophon.store.pages.file import (
 from sophon.store.pages.identity import Int64Array, fields_digests, frozen, int64_of, table_digest
 
 FORMAT = 5
-_BEFORE = 4  # whose fingerprints covered less of samples with several fields, and were the same for all others
+_BEFORE = 4  # its fingerprints are the same, except for samples with several fields, of which they cover less
 NO_LABEL = -1  # for a sample without a label where others have one; Hugging Face's data sets use it too
 _META, _SOURCES = b"sophon.manifest", b"sophon.sources"
 _SOURCE_SCHEMA = pa.schema(
@@ -222,7 +222,7 @@ class Manifest:
             digest: The result of `save`; None to accept any.
 
         Raises:
-            ArtifactError: The file is missing, damaged, of another format or not a manifest.
+            ArtifactError: The file is missing, damaged, of a different format or not a manifest.
         """
         file = PageFile(path)
         try:
@@ -358,10 +358,10 @@ def sources_table(
 
 
 def is_as_listed(stat: os.stat_result, source: dict[str, Any]) -> bool:
-    """Return whether a file or folder is still as it was listed, according to a row of `Manifest.sources`.
+    """Return whether a file or folder is unchanged since it was listed, according to a row of `Manifest.sources`.
 
-    The modification time by itself is not enough: archives, copies and container images preserve it, so that another
-    version of a data set may have the same times.
+    The modification time alone is not enough: archives, copies and container images preserve it, so a different version
+    of a data set may have the same times.
     """
     return (
         stat.st_mtime_ns == source["mtime_ns"]
@@ -390,7 +390,7 @@ def fingerprint_of(
 
 
 def _opened_again(places: Sequence[str], digest: str) -> Manifest:
-    """Reopen a manifest of pages in another process."""
+    """Return a manifest of pages, reopened in another process."""
     *first, last = places
     for place in first:
         with contextlib.suppress(ArtifactError):

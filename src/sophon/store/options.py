@@ -49,6 +49,8 @@ _START: Final = re.compile(rf"\?(?=(?:{'|'.join(NAMES)})=)")
 _BETWEEN: Final = re.compile(rf"&(?=(?:{'|'.join(NAMES)})=)")
 _SUFFIX: Final = re.compile(r"\.[\w.-]+")
 _UNKNOWN: Final = re.compile(r"\?(\w+)=")
+_STRAY: Final = re.compile(r"&(\w+)=")
+_FOLDERS: Final = ("images", "masks", "boxes", "labels", "foreground")  # whose values have no "&" of their own
 
 ANY: Final = "any"
 NONE: Final = "none"
@@ -58,7 +60,7 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
     """Return a path without its options, and the options by name.
 
     Raises:
-        ConfigError: An option is given twice, or is empty.
+        ConfigError: An option is unknown, given twice, or empty.
     """
     start = _START.search(text)
     if "?" in text and os.path.lexists(text):  # Path.exists raises where a name is too long
@@ -75,6 +77,9 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
             raise ConfigError(f"{text!r}: option {name!r} is given twice")
         if not value.strip():
             raise ConfigError(f"{text!r}: option {name!r} is empty; leave it out, or give it a value")
+        stray = _STRAY.search(value) if name in _FOLDERS else None
+        if stray is not None:
+            raise ConfigError(f"{text!r}: there is no option {stray[1]!r}; choose from {', '.join(NAMES)}")
         options[name] = value.strip()
     return text[: start.start()], options
 
@@ -83,7 +88,7 @@ def suffixes(files: str) -> tuple[str, ...]:
     """Return the file name endings selected by the option `files`, in lower case; "" for all.
 
     Raises:
-        ConfigError: It is not a list of file name endings.
+        ConfigError: The option is not a list of file name endings.
     """
     if files == ANY:
         return ("",)

@@ -1,8 +1,8 @@
 """Parquet files with a picture column, with random access through a cache of row groups.
 
 Concurrency:
-    A shard is opened for each row group that is decoded and closed after it, without Arrow's threads, so that a fork
-    cannot break anything. Each process has its own cache, bounded by `cache_bytes`.
+    A shard is opened for each row group that is decoded and closed after it, without Arrow's threads, so a fork cannot
+    break anything. Each process has its own cache, bounded by `cache_bytes`.
 
 Limits:
     Parquet cannot return a single row: a whole row group is decoded for the first sample read from it. Random access
@@ -60,7 +60,7 @@ class ParquetStore(ShardStore):
         self._files = self._open_files(path, manifest.sources)
         self._cache = RowGroupCache(cache_bytes)
         self._roles: Roles | None = None
-        self._all_names = tuple(field.name for field in manifest.fields)  # a narrowed store has fewer
+        self._all_names = tuple(field.name for field in manifest.fields)  # a narrowed store has fewer fields
         self._groups, self._rows = (manifest.locations[column].to_numpy() for column in ("group", "row"))
         self._group_bytes = _group_bytes(self._shards, self._groups, manifest.sizes)
         self._look_up()
@@ -107,7 +107,7 @@ class ParquetStore(ShardStore):
         return pack(found)
 
     def _value(self, index: int, column: int) -> bytes | None:
-        """Return the bytes of a sample from the picture column, or from the column of a further field."""
+        """Return the bytes of a sample from the picture column, or from that of a further field."""
         shard, group, row = int(self._shards[index]), int(self._groups[index]), int(self._rows[index])
         try:
             if self._group_bytes[shard, group] > self.cache_bytes:
@@ -185,7 +185,7 @@ def scan_shards(
         path: The path that was opened.
         names: Names of the shards, in order.
         sources: Sizes and times of the shards.
-        files: How to open them, in order.
+        files: How to open the shards, in order.
         on_progress: Called from time to time.
         fields: Columns that make up a sample; empty for only the picture.
     """
@@ -263,7 +263,7 @@ def _scan_file(file: pq.ParquetFile, roles: Roles, name: str, on_count: Callable
         rows=(np.arange(count) - np.repeat(np.array(starts, np.int64), group_rows))[kept],
         labels=None if labels is None else pc.fill_null(labels.cast(pa.int64()), NO_LABEL).to_numpy()[kept],
         columns=columns.filter(mask).replace_schema_metadata(None) if roles.others else columns,
-        field_sizes=tuple(np.maximum(found[kept], 0) for found in others),  # a row without bytes raises when it is read
+        field_sizes=tuple(np.maximum(found[kept], 0) for found in others),  # reading a row without bytes raises
     )
 
 
@@ -272,7 +272,7 @@ def _binary(pictures: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def _ids(pictures: pa.Array, roles: Roles, shard: str, start: int) -> pa.LargeStringArray:
-    """Return the file names of pictures, or shard and row for those without a name."""
+    """Return the file names of pictures; for a picture without a name, its shard and row."""
     numbered = pa.array([f"{shard}#{row}" for row in range(start, start + len(pictures))], pa.large_string())
     if roles.name_path is None:
         return numbered

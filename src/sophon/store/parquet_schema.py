@@ -21,7 +21,8 @@ class Roles:
 
     Args:
         image: Picture column.
-        bytes_path: Where its bytes are: the column itself, or ``image.bytes`` of a struct.
+        bytes_path: Path of the column with its bytes: the picture column itself, or ``image.bytes`` if that is a
+            struct.
         name_path: File name column, or None.
         label: Label column, or None.
         classes: Names of the classes, if the file has them.
@@ -55,7 +56,7 @@ def roles_of(schema: pa.Schema, where: str, fields: tuple[str, ...] = ()) -> Rol
     Args:
         schema: Schema of the file.
         where: Name of the file for messages.
-        fields: Columns that make up a sample: the picture's, or "image" for the one that is found, and further ones.
+        fields: Columns that make up a sample: first the picture column, or "image" to find it, then the others.
 
     Raises:
         StoreError: There is no picture column or more than one, or a field does not exist.

@@ -5,9 +5,9 @@ The jobs of one request queue in a *lane*; lanes take turns, so that a long requ
 
 How many concurrent reads pay off depends on how long one takes: a store whose reads take 50 ms gives 20 samples a
 second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a few readers
-would only contend with each other. So the number is chosen to give `_WANTED_PER_S` at the measured read time (Little's
-law), or `_WANTED_BYTES_PER_S` if files are large, within the bounds. For the same reason a job should read several
-samples if reads are quick, and one if they are slow: see `run_samples`.
+would only contend with each other. So the number of readers is chosen to give `_WANTED_PER_S` at the measured read time
+(Little's law), or `_WANTED_BYTES_PER_S` if files are large, within the bounds. For the same reason a job should read
+several samples if reads are quick, and one if they are slow: see `run_samples`.
 
 A read that does not return cannot be stopped. After `HUNG_S` it no longer counts, so that other reads can start;
 only when `most` reads hang does reading from that store stop.
@@ -19,6 +19,7 @@ collector in a thread that holds the stage's lock; it does not change any state 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -30,7 +31,7 @@ from sophon.errors import ConfigError
 from sophon.process.renewal import renew_after_fork
 
 MOST_READS = 64  # enough to saturate a disk array or a network file system; a thread costs about 30 KB
-MOST_BYTES = 256 << 20  # being read: 64 reads of 4 MB each
+MOST_BYTES = 256 << 20  # of samples being read: 64 reads of 4 MB each
 HUNG_S = 10.0  # a hundred times the read time of a healthy store
 _WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about what a core can send
 _WANTED_BYTES_PER_S = 1e9  # a link of 8 Gbit/s; two readers of scans of 5 MB in the page cache give more
@@ -38,19 +39,19 @@ QUICK_S = 0.001
 """Duration of a quick read; at that speed two fetching threads get 2,000 samples a second on their own."""
 _LOCKED_S = 0.01  # twice the switch interval of Python's lock
 _LATEST = 16  # number of recent reads considered
-_LEAST_AT_ONCE = 2  # one reads while the other's result is sent
-_RUN_S = 0.02  # time of a job that reads several samples: lanes take turns between jobs
-_IDLE_S = 0.2  # how long a thread waits for the next read: a loader needs a few ms between two requests
+_LEAST_AT_ONCE = 2  # one reads while the other waits for a slow file
+_RUN_S = 0.02  # length of a job that reads several samples: lanes take turns between jobs
+_IDLE_S = 5.0  # how long a thread waits for the next read: on a slow link requests are seconds apart
 _WEIGHT = 0.2  # weight of the newest job in the average read time
 
 Job = Callable[[], Callable[[], None] | None]
-"""Reads, and returns a function that passes on the result, if needed; neither may raise."""
+"""Reads samples, and returns a function that passes on the result, or None; neither may raise."""
 
 _told = threading.local()
 
 
 def tell_took(seconds: float) -> None:
-    """Report how long this thread's job took to read, if that is known more precisely than from the job's duration.
+    """Report how long this thread's job spent on reading, if that is known better than from the job's duration.
 
     On a busy machine, a job spends most of its time waiting for the GIL or a core, and a quick store would look slow.
     """
@@ -75,7 +76,7 @@ class Reading:
     """The reading stage of one store.
 
     Args:
-        most: Number of concurrent reads.
+        most: Highest number of concurrent reads.
         most_bytes: Bytes of the samples that are being read, beyond which no further read begins.
         lingers: Whether threads wait a moment for another lane after the last one is closed.
     """
@@ -98,12 +99,11 @@ class Reading:
     def renew(self) -> None:
         """Start over in a forked child, which does not have the threads."""
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a lane at any moment
-        self._wanted = threading.Condition(self._lock)
         self._lanes: deque[Lane] = deque()  # lanes with something to read, in turn
         self._under_way: dict[int, _UnderWay] = {}
         self._under_way_bytes = 0
         self._hung = 0
-        self._idle = 0
+        self._idle: list[threading.Condition] = []  # one condition per idle thread
         self._open = 0
         self._number = 0
         self._is_closed = False
@@ -147,7 +147,7 @@ class Reading:
         return self._under_way_bytes
 
     def lane(self, *, in_order: bool = False) -> Lane:
-        """Return a lane for the reads of one request; if in order, each starts after the previous one has ended."""
+        """Return a lane for the reads of one request; if `in_order`, each starts after the previous one has ended."""
         return Lane(self, in_order)
 
     def learn(self, seconds: float, samples: int = 1, size_bytes: int = 0) -> None:
@@ -173,11 +173,11 @@ class Reading:
             self._staff()
 
     def close(self) -> None:
-        """Start no more reads; those in progress end by themselves."""
+        """Start no more reads; running reads are not interrupted."""
         with self._lock:
             self._is_closed = True
             self._lanes.clear()
-            self._wanted.notify_all()
+            self._wake_all()
 
     # --- called with the lock held ------------------------------------------------------------------------------------
 
@@ -186,12 +186,17 @@ class Reading:
         if self._is_closed or not self._lanes or not self._may_start():
             return
         if self._idle:
-            self._wanted.notify()
+            # Wake the thread that was busy last: its memory is still in the CPU's caches, and surplus threads time out.
+            self._idle.pop().notify()
             return
         self._number += 1
         thread = threading.Thread(target=self._work, args=(self._number,), name=f"sophon-read-{self._number}")
-        thread.daemon = True  # a read that hangs must not keep the process
+        thread.daemon = True  # a read that hangs must not keep the process alive
         thread.start()
+
+    def _wake_all(self) -> None:
+        while self._idle:
+            self._idle.pop().notify()
 
     def _may_start(self) -> bool:
         if len(self._under_way) - self._hung >= self.at_once:
@@ -244,7 +249,7 @@ class Reading:
                 self._ended(number, lane, waiting, time.monotonic() - start_s if took_s is None else took_s)
             if pass_on is not None:
                 pass_on()
-            del taken, lane, waiting, pass_on  # these keep a request alive, which must end before this thread waits
+            del taken, lane, waiting, pass_on  # these would keep the request alive while this thread waits
 
     def _await(self) -> tuple[Lane, _Waiting] | None:
         """Wait for a job; None if this thread should end."""
@@ -253,18 +258,21 @@ class Reading:
                 return taken
             if not self._open and not self._lingers:
                 return None
-            self._idle += 1
+            wanted = threading.Condition(self._lock)
+            self._idle.append(wanted)
             # Not forever, so that nothing depends on every wake-up reaching the right thread.
-            is_woken = self._wanted.wait(_IDLE_S)
-            self._idle -= 1
-            if not is_woken and not self._lanes:
+            if wanted.wait(_IDLE_S):
+                continue
+            with contextlib.suppress(ValueError):  # woken just now
+                self._idle.remove(wanted)
+            if not self._lanes:
                 return None
         return None
 
     def _ended(self, number: int, lane: Lane, waiting: _Waiting, seconds: float) -> None:
         with self._lock:
             read = self._under_way.pop(number, None)
-            if read is None:  # another process's, after a fork
+            if read is None:  # after a fork: a read of the parent process
                 return
             lane.under_way -= 1
             self._hung -= read.has_hung
@@ -280,9 +288,9 @@ class Reading:
     def opened(self, by: int) -> None:
         """Count the lanes that are open."""
         with self._lock:
-            self._open = max(self._open + by, 0)  # after a fork there may be lanes of the parent
+            self._open = max(self._open + by, 0)  # after a fork, lanes of the parent may still be closed
             if not self._open:
-                self._wanted.notify_all()
+                self._wake_all()
 
 
 class Lane:
@@ -295,7 +303,7 @@ class Lane:
     Attributes:
         waiting: Jobs that have not started.
         under_way: Number of jobs that have started and not ended.
-        read_s: Total seconds of its reads, with concurrent ones added up.
+        read_s: Sum of the seconds that each read took, even if reads overlapped.
         read_bytes: Bytes of the samples read.
         reads: Samples read.
     """
@@ -315,8 +323,8 @@ class Lane:
         """Queue a read.
 
         Args:
-            job: Reads; see `Job`.
-            samples: How many samples it reads.
+            job: What does the reading; see `Job`.
+            samples: How many samples the job reads.
             size_bytes: Size of these samples, in bytes.
         """
         if not self._is_open:

@@ -1,8 +1,8 @@
 """A cache of decoded row groups, bounded in bytes.
 
 Concurrency:
-    Any thread may request row groups. Those that want the same one wait for the one that decodes it; no thread waits
-    for a different row group.
+    Any thread may request row groups. Threads that want the same one wait for the thread that decodes it; no thread
+    waits for a different row group.
 
 Limits:
     Row groups being decoded or read are not counted: the peak is the bound plus one row group per thread.
@@ -28,7 +28,7 @@ class RowGroupCache:
     """Keeps the most recently used row groups.
 
     Args:
-        limit_bytes: How many bytes of them to keep; 0 keeps none.
+        limit_bytes: How many bytes of row groups to keep; 0 keeps none.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -56,7 +56,7 @@ class RowGroupCache:
         return int(self._groups.currsize)
 
     def get(self, key: Key, decode: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray:
-        """Return a row group, decoding it if it is not in the cache; errors of `decode` are passed on."""
+        """Return a row group, decoding it if it is not in the cache; errors from `decode` are passed on."""
         with self._lock:
             group = self._groups.get(key)
             if group is not None:
@@ -89,14 +89,14 @@ class RowGroupCache:
         """In a forked child, forget the locks and decoding threads of the parent."""
         self._lock = threading.Lock()
         self._loading = {}
-        # A thread of the parent may have been between two steps of changing the table.
+        # A thread of the parent may have been in the middle of changing the table.
         groups, self._groups = dict(self._groups), _cache_of(self.limit_bytes)
         for key, group in groups.items():
             self._keep(self._groups, key, group)
 
     @staticmethod
     def _keep(groups: LRUCache[Key, pa.ChunkedArray], key: Key, group: pa.ChunkedArray) -> None:
-        if group.nbytes <= groups.maxsize:  # a larger one would be rejected
+        if group.nbytes <= groups.maxsize:  # the cache rejects larger items
             groups[key] = group
 
 

@@ -104,7 +104,7 @@ class ShardStore(Store):
     """A store whose samples are in shards.
 
     Attributes:
-        suffix: Ending of its shards' names.
+        suffix: Ending of the shards' names.
     """
 
     suffix: ClassVar[str]
@@ -116,7 +116,7 @@ class ShardStore(Store):
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether the shards are the same by name, size and time."""
+        """Return whether the shards have the same names, sizes and times as when they were listed."""
         try:
             return bool(shard_sources(*find_shards(path, cls.suffix)).equals(manifest.sources))
         except (StoreError, ConfigError):
@@ -133,7 +133,7 @@ class ShardFiles(Shards):
     Args:
         path: The folder, file or pattern that was opened.
         sources: Names, sizes and times of the shards when they were listed.
-        max_open: How many to keep open.
+        max_open: How many shards to keep open.
     """
 
     def __init__(self, path: Path, sources: pa.Table, max_open: int = MAX_OPEN_FILES) -> None:
@@ -154,12 +154,12 @@ class ShardFiles(Shards):
         Raises:
             OSError: The shard cannot be opened or read, or is not the file that was listed.
         """
-        file = self._file(shard)  # holding it keeps it open, even if another thread drops it from the table
+        file = self._file(shard)  # this reference keeps the file open, even if another thread drops it from the table
         self.check(shard, os.fstat(file.fd))
         return pread(file.fd, offset, size)
 
     def pread_into(self, shard: int, offset: int, space: memoryview) -> int:
-        """Read bytes of a shard into a buffer, and return their number; at the shard's end it is smaller.
+        """Read bytes of a shard into a buffer, and return how many were read; fewer than requested at its end.
 
         Raises:
             OSError: As for `pread`.

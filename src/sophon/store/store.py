@@ -1,6 +1,6 @@
 """The contract of a store, which holds raw samples and reads them one by one.
 
-If a store is inconsistent with the following, it is a bug:
+A store that breaks any of these rules has a bug:
 
 - `scan` looks at a path once and returns its manifest. The same data give the same manifest, wherever they are stored.
 - `unchanged` tells whether a manifest still describes the data at a path, and is much cheaper than `scan`.
@@ -8,8 +8,8 @@ If a store is inconsistent with the following, it is a bug:
 - `options` names the path options (`store/options`) that this store takes; `scan` then takes a third argument.
 - `changed_ns(index)` is a different number whenever the bytes of a sample may have changed.
 - `stamp(index)` is a different string whenever a sample was rewritten, even with the same time; caches store it.
-- `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns other bytes, nor more or fewer
-  of them than the manifest says. `read_into(index, space)` puts the same bytes into the caller's memory.
+- `read(index)` returns the bytes of one sample or raises `StoreError`; it never returns wrong bytes, nor more or fewer
+  than the manifest says. `read_into(index, space)` puts the same bytes into the caller's memory.
 
 Concurrency:
     `read` may be called from any number of threads, and in a child after a fork: stores keep no file position, and
@@ -48,8 +48,8 @@ class Store(ABC):
     """
 
     kind: ClassVar[str]
-    index_at: str | None = None  # path of its window index, if the user gave one
-    part: str = ""  # which part of a data set it is, such as 3/8; "" for all of it
+    index_at: str | None = None  # path of the window index, if the user gave one
+    part: str = ""  # which part of the data set this store holds, such as 3/8; "" for all of it
     whole: str = ""  # the fingerprint of the whole data set
     options: ClassVar[frozenset[str]] = frozenset()
 
@@ -149,14 +149,14 @@ class Store(ABC):
         """Return the time of the last change to the file or shard that holds a sample, according to its file system.
 
         Raises:
-            StoreError: It cannot be examined.
+            StoreError: The file or shard cannot be examined.
         """
 
     def stamp(self, index: int) -> str:
         """Return a string that changes when the bytes of a sample are rewritten, even with the same modification time.
 
         Raises:
-            StoreError: It cannot be examined.
+            StoreError: The file or shard cannot be examined.
         """
         return str(self.changed_ns(index))
 
@@ -168,7 +168,7 @@ class Store(ABC):
         """Put the bytes of a sample into memory, and return their number; overridden where that saves a copy."""
         data = self._read(index)
         if len(data) == len(space):
-            space.cast("B")[:] = data  # Arrow's memory is of signed bytes
+            space.cast("B")[:] = data  # Arrow's buffers have signed bytes
         return len(data)
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Store(ABC):
         self._closed = True
 
     def narrowed(self, names: Sequence[str]) -> Store:
-        """Return the same samples with only their first field and the named ones.
+        """Return a store of the same samples with only the first field and the named ones.
 
         The new store shares open resources with this one, and is closed with it.
 

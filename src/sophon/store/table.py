@@ -43,7 +43,7 @@ STORES: dict[str, type[Store]] = {
 }
 """Stores by kind. To add your own, add a row: ``STORES["mine"] = MyStore``; see `Store.opens`."""
 
-_OWN = frozenset(STORES)  # built in: their paths are recognised here
+_OWN = frozenset(STORES)  # built-in stores, whose paths are recognised here
 _SHARDS = {store.suffix: kind for kind, store in STORES.items() if issubclass(store, ShardStore)}
 
 
@@ -66,7 +66,7 @@ def open_store(
             known.
 
     Raises:
-        ConfigError: The path holds nothing, no data set, or several kinds of data at once, or an option is wrong.
+        ConfigError: The path is empty, not a data set, or holds several kinds of data at once; or an option is wrong.
         StoreError: The data set is empty or damaged.
     """
     text = os.path.expanduser(os.fspath(path))  # noqa: PTH111 - Path raises where there is no such user
@@ -174,10 +174,10 @@ def _class_names(manifest: Manifest) -> pa.Array:
 
 
 def recognise(path: Path, options: dict[str, str] | None = None) -> str:
-    """Return the row of STORES that opens a path.
+    """Return the key in STORES of the store that opens a path.
 
     Raises:
-        ConfigError: No row does, or several do.
+        ConfigError: No store opens the path, or several do.
         StoreError: The folder is empty or cannot be listed.
     """
     for kind, store in STORES.items():

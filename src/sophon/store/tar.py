@@ -31,7 +31,7 @@ from sophon.store.tar_samples import Opened, ShardSamples, opened_file, scan_sha
 
 IMAGE = "image"
 """The field for a picture of any format, by the usual endings."""
-_LOCATIONS = ("offset", "bytes")  # of each field, written NAME/field
+_LOCATIONS = ("offset", "bytes")  # location arrays of each field, such as offset/image
 _ENDING = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 
@@ -63,7 +63,7 @@ class TarStore(ShardStore):
         says_which = not {"files", "fields"}.isdisjoint(options or {})
         for files in [None] if says_which else [None, *others]:
             with ExitStack() as stack:
-                # Opened one at a time, on demand: there may be more of them than open files allowed.
+                # Opened one at a time, on demand: there may be more shards than open files allowed.
                 shards = (_entered(stack, folder / name) for name in names)
                 with suppress(NoSamples):
                     told = options if files is None else {**(options or {}), "files": files}
@@ -129,10 +129,10 @@ def scan_tars(
         path: The path that was opened.
         names: Names of the shards, in order.
         sources: Sizes and times of the shards.
-        shards: How to read them, in order.
+        shards: How to read the shards, in order.
         on_progress: Called from time to time.
         options: The options after the path.
-        each: Scans the shards one after another, or many at once.
+        each: A `map` over the shards, sequential or parallel.
     """
     files, said = (options or {}).get("files"), (options or {}).get("fields")
     endings = IMAGE_SUFFIXES if files is None else suffixes(files)
@@ -164,13 +164,13 @@ def _fields(said: str, files: str | None) -> tuple[Field, ...]:
     """Return the fields named in the option `fields`.
 
     Raises:
-        ConfigError: It is not a list of endings.
+        ConfigError: The option is not a list of endings.
     """
     names = [part.strip().lower().removeprefix(".") for part in said.split(",")]
     if files is not None:
         raise ConfigError("fields and files: give only one of them; the first field already defines what a sample is")
     if len(set(names)) < len(names) or not all(_ENDING.fullmatch(name) for name in names):
-        raise ConfigError(f"fields: expected different member endings such as {IMAGE},seg.png,npy, got {said!r}")
+        raise ConfigError(f"fields: expected distinct member endings such as {IMAGE},seg.png,npy, got {said!r}")
     if IMAGE in names[1:]:
         raise ConfigError(f"fields: {IMAGE!r} stands for any picture and comes first; name the endings of others")
     return tuple(Field(name, PICTURE if name == IMAGE or _is_picture(name) else BYTES) for name in names)

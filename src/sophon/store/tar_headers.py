@@ -1,6 +1,7 @@
 r"""The tar format: finds each member of an archive without unpacking it.
 
-Byte layout: blocks of 512 bytes. A header block, then the data padded to whole blocks; a block of zeros ends it. ::
+Byte layout: blocks of 512 bytes. Each member is a header block, then its data padded to whole blocks; a block of zeros
+ends the archive. ::
 
     0    name      100   may be continued by a GNU long name (type L) or a pax header (type x) before this one
     124  size       12   octal, or base 256 with the top bit set
@@ -9,7 +10,7 @@ Byte layout: blocks of 512 bytes. A header block, then the data padded to whole 
     257  magic       6   "ustar\0": the prefix below counts
     345  prefix    155
 
-Python's `tarfile` reads the same format and is the oracle in tests; it is slower per member, and keeps all of them in
+Python's `tarfile` reads the same format and is the oracle in tests; it is slower per member, and keeps all members in
 memory.
 """
 
@@ -22,7 +23,7 @@ from sophon.errors import StoreError
 
 _BLOCK = 512
 _WINDOW = 4096  # bytes per read: a page, which often contains a small member and the next header too
-_MAX_HEADER_BYTES = 1 << 20  # of a long name or pax header; real ones have a few hundred
+_MAX_HEADER_BYTES = 1 << 20  # bytes of a long name or pax header; real ones have a few hundred
 _NO_DATA = b"123456"
 _EXTENSIONS = b"xXgLK"  # X is what Solaris writes for x
 _FILES = b"0\0" + b"7"
@@ -46,7 +47,7 @@ class Archive:
 
     Args:
         read_at: Returns a number of bytes, starting at an offset; fewer at the end of the archive.
-        size: Its size in bytes.
+        size: Size of the archive in bytes.
         where: Name of the archive in messages.
     """
 

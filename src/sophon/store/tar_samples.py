@@ -2,7 +2,7 @@
 
 The key of a sample is the path of its members up to the first dot of their base name: ``a/0001.jpg``, ``a/0001.cls``
 and ``a/0001.json`` are the picture, the label and the metadata of sample ``a/0001``. Members with the same key may be
-anywhere in the shard; samples are in the order of their pictures. If samples have further fields (``seg.png``), those
+anywhere in the shard; samples are in the order of their pictures. If samples have further fields (``seg.png``), samples
 that lack one are left out.
 """
 
@@ -46,7 +46,7 @@ _META = re.compile(rb"__[^/]*__($|/)")  # WebDataset's own metadata
 
 @dataclass(frozen=True)
 class ShardSamples:
-    """The samples of one shard, one row each, and the numbers of members that do not fit."""
+    """The samples of one shard, one row each, and counts of members that were left out."""
 
     keys: pa.LargeBinaryArray
     offsets: Int64Array
@@ -291,7 +291,7 @@ def _choose(numbers: Int32Array, ranks: npt.NDArray[np.int8], key_count: int) ->
 
 
 def _with_all(of_images: Int32Array, rows: Int32Array, others: Sequence[Int32Array], key_count: int) -> Int32Array:
-    """Return the rows of those pictures whose key has every further field."""
+    """Return the rows of the pictures whose key has every further field."""
     for numbers in others:
         has = np.zeros(key_count, np.bool_)
         has[numbers] = True

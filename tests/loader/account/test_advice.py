@@ -211,3 +211,25 @@ def test_a_plan_of_whole_files_offloads_nothing():
         "Without offloading, each part on its own would reach, in samples: training loop not measured, link 300/s, "
         "trainer's CPU 900/s."
     )
+
+
+@pytest.mark.parametrize(("waited_s", "begins"), [(1.7, "little: "), (5.0, "a faster link, or more cores")])
+def test_a_plan_that_sends_whole_files_because_the_training_step_is_slow_is_described_as_such(waited_s, begins):
+    plan = make_plan(profile_of([[1000, 100]] * 4, [[0, 0.1]] * 4, [[0, 0]] * 4), Resources(1e6, 1, 1, 1))
+    assert plan.prediction.bottleneck == "consumer"
+    spent = Spent(1, WALL_S, Stats(samples=4, waited_s=waited_s), 1, True)
+    setup = Setup(2, 2, "threads", 4, True, 0, "raise", cuts_by="planner")
+    lines = explain_epoch(spent, setup, None, plan).splitlines()
+    (advice,) = (line for line in lines if line.startswith("What would help: "))
+    assert advice.startswith(f"What would help: {begins}")
+    assert "the plan expects the training step to be slower than the link, so it sends whole files" in advice
+    assert (
+        "Plan: policy optimal, which predicts 4 s an epoch, set by the training step, once the first batch" in lines[-1]
+    )
+
+
+def test_a_loader_without_a_link_is_not_said_to_have_one():
+    setup = Setup(2, 2, "threads", 4, False, 0, "raise", cuts_by="nothing", store="folder")
+    spent = Spent(1, WALL_S, Stats(samples=4, waited_s=5.0), 1, True)
+    text = explain_epoch(spent, setup, Verdict(100.0, math.inf, 900.0), None)
+    assert text.endswith("Each part on its own would reach, in samples: training loop 100/s, trainer's CPU 900/s.")

@@ -141,7 +141,7 @@ def test_the_words_name_the_figures():
     assert "Epoch 3: 1,000 samples in 10 batches" in text
     assert "worked for 6 s (60%) and waited for batches for 4 s (40%)" in text
     assert "50 MB crossed the link, 5 MB/s" in text
-    local = _told(link_bytes=50_000_000, fetch_s=3.0, fetch_cpu_s=1.0)
+    local = _told(source_bytes=Counter(data=50_000_000), fetch_s=3.0, fetch_cpu_s=1.0)
     assert "Reading 50 MB took 1 s of CPU and 2 s of waiting" in local
     for part in ("For 7 samples storage did less", "3 requests failed", "2 samples are bad so far (on_error='skip')"):
         assert part in text
@@ -179,7 +179,15 @@ def test_the_planners_verdict_is_part_of_it(server):
     # Who plans is not told to plan.
     spent = Spent(3, 10.0, Stats(samples=1000, waited_s=9.0), 10, True)
     text = explain_epoch(spent, _setup(is_remote=True), None, loader.plan)
-    assert "the plan already sends the cheapest form of each sample" in text
+    assert "policy=" not in text
+    assert "whole files" in text or "no other choice among the cuts measured would be faster" in text
+
+
+def test_what_is_read_from_a_bucket_is_counted_once_and_not_called_a_disk():
+    text = _told(_setup(store="bucket-folder"), reads=1000, read_bytes=3_000_000, fetch_s=3.0, waited_s=5.0)
+    assert "Reading samples took 0 s of CPU and 3 s of waiting for the object store or for a core." in text
+    assert text.count(" MB") == 1
+    assert "disk" not in text
 
 
 def test_stats_since_count_one_epoch_only(images):
@@ -194,7 +202,9 @@ def test_stats_since_count_one_epoch_only(images):
     both, whole = since.to_dict(), loader.stats.to_dict()
     assert both.pop("cuts") == whole.pop("cuts") == {"0:raw": 46}
     assert both.pop("sources") == whole.pop("sources") == {str(images): 46}
-    assert both.pop("source_bytes") == whole.pop("source_bytes") == {str(images): whole["link_bytes"]}
+    files_bytes = sum(path.stat().st_size for path in images.rglob("*.*"))
+    assert both.pop("source_bytes") == whole.pop("source_bytes") == {str(images): 2 * files_bytes}
+    assert whole["link_bytes"] == 0
     assert both == pytest.approx(whole)
 
 

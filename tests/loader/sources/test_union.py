@@ -52,7 +52,7 @@ def test_whoever_holds_what_the_whole_is_the_sorted_union(names, nodes, random):
             (own,) = union.holdings[node].own_of([sample])
             assert listings[node][own][0] == name
         for node in set(range(nodes)) - set(holders):
-            with pytest.raises(ConfigError, match="not held there"):
+            with pytest.raises(ConfigError, match="does not hold sample"):
                 union.holdings[node].own_of([sample])
 
 

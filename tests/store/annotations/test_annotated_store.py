@@ -285,3 +285,23 @@ def test_a_manifest_that_names_a_mask_outside_of_the_data_set_is_refused(tmp_pat
         forged = dataclasses.replace(store.manifest, locations=table.set_column(at, "file/mask", outside))
         with pytest.raises(StoreError, match="outside the data set"):
             type(store)(store.path, store.name, forged)
+
+
+def test_pictures_and_masks_that_are_opened_as_classes_are_hinted_at(tmp_path):
+    write_files(tmp_path, {"images/0.jpg": picture(0), "Masks/0.png": picture(1)})
+    with pytest.warns(UserWarning, match=r"taken for classes; .* open '.*\?images=images&masks=Masks' instead"):
+        open_store(tmp_path)
+
+
+def test_masks_with_other_names_than_their_pictures_are_refused_with_one_of_these_names(tmp_path):
+    root = with_pictures(tmp_path, **{f"masks/{name}_mask.png": b"mask" for name in NAMES})
+    with pytest.raises(
+        StoreError, match=r"no mask is named after a picture: expected names such as '000\.png', found '000_mask"
+    ):
+        open_store(f"{root}?images=img&masks=masks")
+
+
+def test_a_misspelt_option_after_a_known_one_is_named(tmp_path):
+    root = with_pictures(tmp_path, **{f"masks/{name}.png": b"mask" for name in NAMES})
+    with pytest.raises(ConfigError, match=r"there is no option 'mask'; choose from .*, masks, "):
+        open_store(f"{root}?images=img&mask=masks")

@@ -95,8 +95,8 @@ def test_what_changes_is_noticed(tmp_path, monkeypatch):
     ("fields", "words"),
     [
         ("photo,depths", "no further column 'depths'; choose from 'mask', 'depth', 'split'"),
-        ("photo", "names of different columns"),
-        ("photo,mask,mask", "names of different columns"),
+        ("photo", "distinct column names"),
+        ("photo,mask,mask", "distinct column names"),
         ("photo,depth", "column 'depth' .* holds null, expected paths"),
         ("nothing,mask", "no column named 'nothing'"),
     ],

@@ -1,7 +1,7 @@
 """`sophon bench manifest`: time and memory needed to reopen a large data set.
 
 A synthetic manifest of objects is kept in a cache and opened in a separate process. With `objects`, a bucket of that
-many objects is also listed on SeaweedFS, compared with the server's own listing.
+many objects on SeaweedFS is also listed, compared with the server's own listing.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def bench_manifest(rows: int = ROWS, objects: int = 0, on_step: OnStep | None = 
         on_step: Called with the name, number and count of the next step.
 
     Returns:
-        ``{"rows", "reopen_s", "peak_bytes", "order_s", "row_us", "used_peak_bytes", "state_bytes"}``, where the
-        second peak includes an epoch's order and some rows that were looked up; and ``{"objects", "list_s",
+        ``{"rows", "reopen_s", "peak_bytes", "order_s", "row_us", "used_peak_bytes", "state_bytes"}``, where
+        `used_peak_bytes` also includes an epoch's order and some rows that were looked up; and ``{"objects", "list_s",
         "server_list_s"}``
     """
     report = on_step or nothing
@@ -77,7 +77,7 @@ def reopen(folder: str) -> None:
     order_s = time.monotonic() - start_s
     some = order[:_LOOKED_UP].tolist()
     start_s = time.monotonic()
-    for sample in some:  # the data for a request, in the order of an epoch: nearly every sample is in another page
+    for sample in some:  # what a request needs, in the order of an epoch: nearly every sample is in a different page
         store.key(sample)
         store.etag(sample)
     row_us = 1e6 * (time.monotonic() - start_s) / len(some)

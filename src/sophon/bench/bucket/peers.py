@@ -1,4 +1,4 @@
-"""Other ways to read objects: bare obstore, boto3, and a torch data set on fsspec. Missing packages are left out."""
+"""Other ways to read objects: plain obstore, boto3, and a torch data set on fsspec. Missing packages are skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sophon.bench.rig.object_server import BUCKET, KEY, SECRET, ObjectServer, ra
 
 OBJECT_BYTES: Final = 100_000
 Round: TypeAlias = Callable[[], tuple[float, float]]
-"""Reads all objects once; returns seconds, and CPU seconds of this process."""
+"""Reads all objects once; returns elapsed seconds, and CPU seconds of this process."""
 
 
 def timed(run: Callable[[], None]) -> tuple[float, float]:

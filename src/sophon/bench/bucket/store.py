@@ -1,7 +1,7 @@
 """`sophon bench store`: objects read through the reading stage or by other clients, and bytes read from a bucket.
 
-All read the same objects of 100 KB from SeaweedFS on this machine, with the same number of concurrent requests, in
-turns. CPU seconds are those of the reading process only. Clients that are not installed are left out.
+All clients read the same objects of 100 KB from SeaweedFS on this machine, in turns and with the same number of
+concurrent requests. CPU seconds are those of the reading process only. Clients that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def bench_store(
         objects: Number of 100 KB objects that are read in each round.
         at_once: Concurrent requests.
         rounds: Number of measurements of each client.
-        with_plan: Whether to also compare a node beside the bucket with one beside the folder, which measures all cuts.
+        with_plan: Whether to also compare a node next to the bucket with one next to the folder; this measures all
+            cuts.
         on_step: Called with the name, number and count of the next step.
 
     Returns:
@@ -71,7 +72,7 @@ def bench_store(
 
 @contextmanager
 def used(server: ObjectServer) -> Iterator[None]:
-    """Make addresses point to a server."""
+    """Direct all addresses to a server while the block lasts, through the environment."""
     names = (*server.environment, "XDG_CACHE_HOME")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(server.environment)
@@ -92,7 +93,7 @@ def _races(server: ObjectServer, names: list[str], at_once: int, rounds: int, re
         "fsspec": with_fsspec(server, names, at_once),
     }
     racers = {name: race for name, race in made.items() if race is not None}
-    for race in racers.values():  # connections are made, and the stage learns how long a read takes
+    for race in racers.values():  # warm-up: opens connections, and the stage learns how long a read takes
         race()
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in racers}
     for number in range(rounds):
@@ -120,10 +121,10 @@ def _sophon(names: list[str], at_once: int) -> Round:
 
         def job(indexes: range) -> None:
             sizes.extend([len(store.read(index)) for index in indexes])
-            if len(sizes) == len(names):  # one wake-up, at the end, as the others have
+            if len(sizes) == len(names):  # wake the waiting thread once, at the end, as the other clients do
                 done.set()
 
-        each = max(min(reading.run_samples, len(names) // at_once), 1)  # as many as a node has one job read
+        each = max(min(reading.run_samples, len(names) // at_once), 1)  # as many samples per job as on a node
         jobs = [range(start, min(start + each, len(names))) for start in range(0, len(names), each)]
         for indexes in jobs:
             lane.add(partial(job, indexes), len(indexes), OBJECT_BYTES * len(indexes))

@@ -31,7 +31,7 @@ def bucket_bytes(server: ObjectServer, photos: Path, folder: Path, with_plan: bo
         server: Object server for the pictures.
         photos: Folder of pictures.
         folder: Folder for the node's files.
-        with_plan: Whether to also measure all cuts and compare a node beside the bucket with one beside the folder.
+        with_plan: Whether to also measure all cuts and compare a node next to the bucket with one next to the folder.
     """
     with open_store(photos) as files:
         server.put((f"photos/{files.manifest.ids[number].as_py()}", files.read(number)) for number in range(len(files)))
@@ -93,7 +93,7 @@ def _epochs(data: str, policy: str | Plan) -> dict[str, Any]:
         is_local = data.startswith("s3://")
         return {
             "gets": stats.reads - before[0],
-            # Second requests are counted apart: how many there are depends on how busy the machine is.
+            # Hedged requests are counted separately: their number depends on how busy the machine is.
             "bucket_bytes": int(ACCOUNT.get_bytes - account["get_bytes"]) if is_local else stats.read_bytes - before[1],
             "hedge_bytes": int(ACCOUNT.hedge_bytes - account["hedge_bytes"]) if is_local else None,
             "link_bytes": stats.link_bytes - before[2],

@@ -23,7 +23,7 @@ NAME = "train"
 CONSUMER: dict[str, Any] = {"kind": "stand-in", "samples_per_s": 4000.0}  # faster than any link here
 BATCH, WORKERS = 16, 2
 COUNTS = (1, 2, 4)
-UNEVEN = (1.0, 1.0, 1.0, 0.25)  # of the rate: one node gets a quarter of the link
+UNEVEN = (1.0, 1.0, 1.0, 0.25)  # shares of the link rate: one node gets a quarter
 
 
 def bench_nodes(
@@ -83,11 +83,11 @@ def bench_nodes(
 
 @contextmanager
 def balanced(data: Path, parts: int, most: int = 240) -> Iterator[Path]:
-    """Yield a folder with links to some photos, so that all parts of it have the same bytes.
+    """Yield a folder with links to photos in which all parts have the same number of bytes.
 
     Of 240 photos, one part of four may well have a sixth more bytes than the others, and its link would take a sixth
-    longer. Here each photo is there once for every part: parts take every so-many-th id, and the number of photos has
-    no divisor in common with the number of parts.
+    longer. So each photo appears once in every part: a part takes every n-th id, and the number of photos has no
+    divisor in common with the number of parts.
     """
     ids = sorted(open_store(data).manifest.ids.to_pylist())
     count = min(max(most // parts, 1), len(ids))
@@ -143,7 +143,7 @@ def bench_uneven(
 
 @contextmanager
 def in_parts(testbed: Testbed, data: Path, count: int, cores: float) -> Iterator[list[str]]:
-    """Run a number of nodes with a part each; yield their addresses."""
+    """Run a number of nodes, each with one part; yield their addresses."""
     with ExitStack() as stack:
         servers = [
             stack.enter_context(testbed.server({NAME: data}, cores, node, ("--part", f"{node + 1}/{count}")))

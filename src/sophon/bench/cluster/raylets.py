@@ -1,4 +1,4 @@
-"""A Ray cluster of several raylets on this machine.
+"""A Ray cluster with several raylets on this machine.
 
 Ray gives a raylet 30 seconds to start, which may not be enough on a busy machine, so the start is retried.
 """

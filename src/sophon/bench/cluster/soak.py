@@ -1,8 +1,8 @@
 """`sophon bench soak --cluster`: a soak over parts, their copies, and relays that come and go.
 
 Four storage nodes hold two parts with two copies each, and two relays stand in front of both parts. Three trainers: one
-reads from a list of the nodes, one through relays as well, and one from a file with all addresses, behind which nodes
-and relays are found again after failures. All of them, relays included, are struck like the nodes of `bench.soak`.
+reads from a list of the nodes, one through relays as well, and one from a file with all addresses, in which nodes and
+relays are found again after failures. Faults hit all nodes and relays, as in `bench.soak`.
 """
 
 from __future__ import annotations

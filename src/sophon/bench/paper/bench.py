@@ -20,7 +20,7 @@ from sophon.process.scratch import scratch_folder
 from sophon.profile.table import Profile
 from sophon.units import format_rate
 
-_BOTH = frozenset({"1b", "1c", "3"})  # figures of both data sets
+_BOTH = frozenset({"1b", "1c", "3"})  # figures that cover both data sets
 
 
 def bench_paper(scenario: Scenario, on_step: OnStep | None = None) -> dict[str, Any]:

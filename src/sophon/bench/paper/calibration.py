@@ -24,7 +24,7 @@ from sophon.bench.rig.processes import Server, Trainer
 from sophon.codec import RAW, Cut
 from sophon.profile.table import FloatTable, Profile
 
-CUTS = ("0:window", "2:raw", "2:webp")  # one of each kind; the others are scaled like the most similar one
+CUTS = ("0:window", "2:raw", "2:webp")  # one cut of each kind; other cuts are scaled like the most similar one
 _SAMPLES = 40
 
 
@@ -34,8 +34,8 @@ class Cost:
 
     Args:
         cut: The cut.
-        samples: The samples that actually came at that cut.
-        payload_bytes: Their bytes.
+        samples: The samples that actually arrived at that cut.
+        payload_bytes: Bytes of their payloads.
         storage_s: CPU seconds that their replies report.
         trainer_s: CPU seconds that finishing them took.
         server_s: CPU seconds of the whole server process.
@@ -86,7 +86,7 @@ def calibrated(
         legal = np.isfinite(profile.payload_bytes[:, column])
         size_bytes = profile.payload_bytes[legal, column]
         trainer_s[legal, column] = here * trainer_s[legal, column] + receiving * size_bytes
-        if storage:  # without any core a plan may not count on one
+        if storage:  # otherwise there is no core to plan with
             base_s = there * storage_s[legal, column]
             storage_s[legal, column] = base_s if cut == RAW else base_s + handling_s
         ratios[str(cut)] = {"storage": there, "trainer": here}
@@ -106,7 +106,7 @@ def calibrated(
 
 
 def _fetch(trainer: Trainer, server: Server, cut: Cut, **request: Any) -> Cost:
-    # Indexes are built unless all files were touched before, and opening a data set costs the server time too.
+    # Warm-up: builds the indexes of files and opens the data set, which cost the server time too.
     trainer.do("spend", cut=str(cut), **{**request, "samples": request["samples"][: None if cut.k == 0 else 1]})
     before_s = server.cpu_s()
     said = trainer.do("spend", cut=str(cut), **request)

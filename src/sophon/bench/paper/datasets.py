@@ -16,8 +16,8 @@ from sophon.bench.pictures.photos import PhotoSource
 from sophon.bench.pictures.samples import IMAGE_ENDINGS
 from sophon.errors import ConfigError
 
-_ENOUGH = 0.8  # of the samples wanted: then every file comes once
-_LOOKED_AT = 16  # synthetic photos whose mean size is representative
+_ENOUGH = 0.8  # share of the wanted samples: with this many files, each is used once
+_LOOKED_AT = 16  # synthetic photos that suffice to estimate the mean size
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PaperData:
 
     Args:
         words: Description of the data set.
-        like: The data set of the paper that it is compared with.
+        like: The paper's data set that this one is compared with.
         folder: Folder of its files.
         samples: Number of samples.
         mean_file_bytes: Mean size.
@@ -45,8 +45,8 @@ def prepare(scenario: Scenario, like: str, work: Path, on_photo: Callable[[int, 
     """Put the files of a data set into a folder.
 
     Args:
-        scenario: Their source and the number wanted.
-        like: The data set of the paper that they represent.
+        scenario: The scenario, with the source of the files and the number wanted.
+        like: The paper's data set that the files represent.
         work: Folder to put them in.
         on_photo: Called with the number of photos made so far and the total.
     """

@@ -21,14 +21,15 @@ from sophon.profile.table import Profile
 from sophon.store import open_store
 
 OPS = ("raw", *(op.name() for op in RECIPE.ops))
-# Multiples of the speed at which raw files arrive: 0.9 is fed almost to the full, 1 / 0.35 waits 65 % of its time.
+# Speed of each model as a multiple of the rate at which raw files arrive: 0.9 is almost never idle, 1 / 0.35 waits 65 %
+# of its time.
 MODELS = (("heavy", "ResNet50", 0.9), ("medium", None, 1.6), ("light", "ResNet18", 1 / 0.35))
 _QUANTILES = np.linspace(0, 1, 101)
-_ALMOST_NOTHING_S = 1e-6  # below the resolution of a clock; it bounds all ratios
+_ALMOST_NOTHING_S = 1e-6  # below the resolution of the clock; bounds all ratios
 
 
 def figure_1a(data: PaperData, seed: int, epoch: int) -> dict[str, Any]:
-    """Bytes after each op for two samples: one that shrinks on the way, and one that is smallest as a raw file."""
+    """Bytes after each op for two samples: one that ops make smaller, and one that is smallest as a raw file."""
     store = open_store(data.folder)
     sizes = [int(size) for size in store.manifest.sizes]
     order = np.argsort(sizes)
@@ -45,7 +46,7 @@ def figure_1a(data: PaperData, seed: int, epoch: int) -> dict[str, Any]:
         for text in ("0:window", "2:webp"):
             try:
                 codecs[text] = len(make_payload(RECIPE, file, key, Cut.parse(text)))
-            except Error:  # this file, or this installation, has no such cut
+            except Error:  # this cut is not possible for this file, or in this installation
                 continue
         samples.append({"name": name, "file": store.manifest.ids[sample].as_py(), "bytes": after, "codecs": codecs})
     return {"ops": list(OPS), "samples": samples, "paper": published.FIGURE_1A}

@@ -36,7 +36,7 @@ class Race:
     """The policies of a scenario on one data set with a number of storage cores.
 
     Args:
-        testbed: The rig it runs on.
+        testbed: The rig to run on.
         scenario: The scenario.
         data: The files.
         profile: Profile of these files, measured while nothing else ran.
@@ -63,14 +63,14 @@ class Race:
         repeats: int | None = None,
         automatic: bool = False,
     ) -> dict[str, Any]:
-        """Return the policies' results and their common facts.
+        """Return each policy's results, and what they have in common.
 
         Args:
             storage_cores: Number of cores near storage.
             policies: Policies to run; by default those of the scenario.
-            repeats: Timed epochs of each policy; by default those of the scenario.
-            automatic: Whether to also run a loader that measures its first epoch and plans by itself, as it does by
-                default.
+            repeats: Timed epochs per policy; by default as in the scenario.
+            automatic: Whether to also run a loader with its default behaviour: it measures its first epoch and makes
+                its own plan.
         """
         scenario = self._scenario
         policies, repeats = policies or scenario.policies, repeats or scenario.repeats
@@ -84,7 +84,7 @@ class Race:
             for name, plan in plans.items():
                 self._step(f"{name}: bits", storage_cores)
                 self._open(name, server, plan, storage_cores)
-                # Also the epoch that warms up: a file's index is built when it is first touched.
+                # This epoch is also the warm-up: a file's index is built on first use.
                 digests[name] = self._trainer.do("digest", name=name, epoch=scenario.epoch)
             if automatic:
                 self._step("automatic: first epoch", storage_cores)

@@ -12,7 +12,7 @@ from sophon.errors import ConfigError
 POLICY_NAMES = ("none", "all", "fastflow", "resize", "sophon", "optimal")
 FIGURE_NAMES = ("1a", "1b", "1c", "1d", "3", "4")
 LIKES = ("openimages", "imagenet")
-# Figure 4 of the paper has 0 … 5 cores on a link of 500 Mbit/s; these are as scarce beside a link of 40.
+# Figure 4 of the paper has 0 … 5 cores on a link of 500 Mbit/s; these are as scarce relative to a link of 40 Mbit/s.
 FIGURE_4_CORES = (0.0, 0.1, 0.2, 0.4, 1.0)
 
 
@@ -28,14 +28,14 @@ class Scenario:
         storage_cores: Number of cores near storage; at most one, since the rig gives the server one core.
         consumer_samples_per_s: Speed of the stand-in accelerator; None for a small network on the trainer's CPU.
         repeats: Timed epochs of each policy.
-        figures: Figures of the paper to make as well.
+        figures: Figures of the paper to reproduce as well.
         policies: Policies to run; `none` must be among them.
         shape: How the link is shaped: auto, tbf or server.
         batch_size: Samples in a batch.
         workers: Threads of the loader that finish samples.
         seed: Seed of order and boxes.
-        epoch: Epoch that is run, always the same one, so that boxes are equal.
-        automatic: Whether to also run a loader that measures and plans by itself.
+        epoch: Epoch to run, always the same one, so that boxes are equal.
+        automatic: Whether to also run a loader that measures and plans on its own.
         keep: Folder for profiles and plans; None to discard them.
     """
 

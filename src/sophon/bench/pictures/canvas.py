@@ -1,8 +1,8 @@
 """A canvas for synthetic photos: regions first, then texture and light over all of them.
 
 Regions are numbers on a map, drawn by Pillow; the number is the region's luma, and tables give its other properties
-(chroma, amount of detail). To finish, the map is looked up plane by plane, and light and the textures of the bank are
-laid over the whole at once, scaled by the amount of detail. It is fast because all work is NumPy on contiguous arrays
+(chroma, amount of detail). To finish, the map is looked up plane by plane, and light and the bank's textures are laid
+over the whole map at once, scaled by the amount of detail. This is fast because all work is NumPy on contiguous arrays
 of small integers, no larger than the map, which stay in the processor's cache.
 """
 
@@ -20,7 +20,7 @@ Box = tuple[int, int, int, int]
 """Left, top, right and bottom; right and bottom are exclusive."""
 
 MOST_DETAIL = 110
-"""Upper bound on detail: it keeps red paint with its tint in a byte (198 + 3 * MOST_TINT_STD * 141 / 128 < 256), and 32
+"""Upper bound on detail. It keeps red paint with its tint in a byte (198 + 3 * MOST_TINT_STD * 141 / 128 < 256), and 32
 times luma with texture in an int16 (32 * 255 + 4 * TILE_STD * 111, and less than 5,000 for light)."""
 
 LEAST_TINT = 30
@@ -38,8 +38,8 @@ class Material:
         blue: Mean of the blue-difference channel.
         red: Mean of the red-difference channel.
         tint: How far the colour may stray from these means, in chroma steps.
-        detail: Least and most contrast of the texture (standard deviation in luma steps).
-        busy: Chance of the busier of the photo's two textures.
+        detail: Lowest and highest contrast of the texture (standard deviation in luma steps).
+        busy: Probability of the busier of the photo's two textures.
     """
 
     luma: tuple[int, int]
@@ -82,7 +82,7 @@ class Canvas:
         rng = self.rng
         number = rng.randint(*material.luma)
         step = 1 if number < 128 else -1
-        while number in self._numbers:  # ends within a byte: scenes have some fifty regions, and it has room for 128
+        while number in self._numbers:  # stays in a byte: 128 numbers lie ahead, and scenes have some fifty regions
             number += step
         self._numbers.add(number)
         detail = min(int(rng.uniform(*material.detail) * self._busy), MOST_DETAIL)
@@ -99,7 +99,7 @@ class Canvas:
             self._draw.rectangle((left, top, right - 1, bottom - 1), fill=region)
 
     def hills(self, material: Material, level: float, rough: float) -> None:
-        """Fill everything below a skyline at ``level`` that varies by ``rough``, both as shares of the height."""
+        """Fill everything below a skyline at ``level`` that varies by ``rough``; both are shares of the height."""
         region = self._region(material)
         middle, most = level * self.height, rough * self.height
         skyline = [(self.width * x, middle + most * y) for x, y in self.rng.choice(self._bank.skylines)]
@@ -173,7 +173,7 @@ class Canvas:
             luma >>= 5
             return luma.clip(BLACK, WHITE, out=luma)
 
-        # Pixels lie between those of the map, so that edges are as soft as a lens makes them.
+        # Pixels lie between those of the map, which makes edges as soft as a lens does.
         right = _with_right(lit)
         lower_right = _with_lower(right)
         lower_right >>= 1
@@ -182,7 +182,7 @@ class Canvas:
         pairs = np.empty((self.height, 2, self.width), "<i2")
         for y, halves in enumerate(((lit + lit, right), (_with_lower(lit), lower_right))):
             first, second = (phase(2 * y + x, half) for x, half in enumerate(halves))
-            # Two bytes made as one 16-bit number: far quicker than writing to every other column.
+            # Two bytes written as one 16-bit number: far quicker than writing to every other column.
             second <<= 8
             np.bitwise_or(first, second, out=pairs[:, y])
         return pairs.view(np.uint8).reshape(2 * self.height, 2 * self.width)

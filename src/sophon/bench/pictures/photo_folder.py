@@ -1,6 +1,6 @@
 """A folder of synthetic photos on disk, in class folders as torchvision's ImageFolder expects them.
 
-A hidden file in the folder records what was written, so that a later run may replace its own photos and nothing else.
+A hidden file in the folder records what was written, so that a later run replaces only photos of an earlier run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class WrittenPhotos:
     """Summary of the photos that a run wrote.
 
     Args:
-        folder: Where they are.
+        folder: Folder of the photos.
         sizes_bytes: Size of every file, in order.
         prepare_s: Seconds before the first photo.
         write_s: Seconds for all photos.
@@ -39,7 +39,7 @@ class WrittenPhotos:
 
 @dataclass(frozen=True)
 class _Record:
-    """The contents of the hidden file, which suffice to name the files of the run."""
+    """The contents of the hidden file, from which the names of the run's files follow."""
 
     like: str
     seed: int
@@ -130,7 +130,7 @@ def _remove(folder: Path, record: _Record) -> None:
         path.unlink(missing_ok=True)
     for place in record.places(folder):
         if place != folder:
-            with contextlib.suppress(OSError):  # it may hold other files, or be gone
+            with contextlib.suppress(OSError):  # the folder may hold other files, or be gone
                 place.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""Synthetic photos with the sizes and the compressibility of those in ImageNet and OpenImages.
+"""Synthetic photos with the sizes and compressibility of those in ImageNet and OpenImages.
 
 A photo is a pure function of (kind, seed, index): its file size is drawn from the real distribution, dimensions and
 chroma sampling are drawn to match, a scene is painted, and the JPEG quality that gives this size is predicted from the
@@ -23,7 +23,7 @@ from sophon.errors import ConfigError
 SAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
 
 CHROMA_KEPT = {"4:4:4": math.log(2), "4:2:2": math.log(1.5), "4:2:0": math.log(1.25)}
-"""How much chroma adds to the file size, by sampling: it grows with the number of chroma pixels that are kept."""
+"""How much chroma adds to the file size, by sampling: more if more chroma pixels are kept."""
 
 QUALITIES = (20, 40, 60, 75, 82, 87, 90, 92, 94, 95, 96, 97, 98, 99, 100)
 """Qualities at which file sizes are measured; denser where the size changes faster."""
@@ -45,7 +45,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class PhotoKind:
-    """The figures of a data set that its synthetic photos must share.
+    """The statistics of a data set that its synthetic photos must match.
 
     Args:
         size_quantiles: (share of the files, bytes): that share of the files has at most this many bytes.
@@ -54,13 +54,13 @@ class PhotoKind:
         gray_share: Share of photos with one channel.
         sampling_shares: Shares of ``SAMPLINGS`` within each quarter of the files, smallest files first: cameras
             and editors that keep all chroma also use high quality.
-        bits_per_px: Least and most bits per pixel; dimensions are chosen to stay between.
+        bits_per_px: Minimum and maximum bits per pixel; dimensions are chosen to stay in this range.
         spectrum: Spectrum of the texture.
         tint_std: Standard deviation of the tint of the texture.
-        scale: Pixels of a photo per pixel of the map it is drawn on, in each direction. Photos of a thousand pixels are
-            soft from pixel to pixel: a map half as wide and high has all their edges, at a quarter of the cost.
-        busy: Factor on the detail of a scene: its median; the growth of its logarithm from the smallest files to the
-            largest; and the standard deviation of that logarithm for files of one size.
+        scale: Pixels of a photo per pixel of the map it is drawn on, in each direction. Photos a thousand pixels wide
+            are soft from pixel to pixel: a map half as wide and high has all their edges, at a quarter of the cost.
+        busy: Factor on the detail of a scene, as three numbers: its median; the growth of its logarithm from the
+            smallest files to the largest; and the standard deviation of that logarithm among files of one size.
     """
 
     size_quantiles: tuple[tuple[float, int], ...]
@@ -76,7 +76,8 @@ class PhotoKind:
 
 
 KINDS = {
-    # Quantiles: the full sets' mean, median, p90 and share over 150,528 bytes; between them, shapes of samples.
+    # Quantiles match the full sets in mean, median, p90 and share over 150,528 bytes; values in between come from
+    # samples.
     "imagenet": PhotoKind(
         size_quantiles=(
             (0.0, 2_500), (0.02, 9_000), (0.05, 19_000), (0.1, 29_000), (0.25, 57_000), (0.5, 107_000),
@@ -121,10 +122,10 @@ class _Painting:
     """A photo before it is encoded.
 
     Args:
-        planes: Luma, and unless it is gray the two chroma planes.
+        planes: Luma and, unless the photo is gray, the two chroma planes.
         sampling: One of ``SAMPLINGS``.
         tint_roughness: Roughness of the tints of its texture.
-        target_bytes: The size that its file should have.
+        target_bytes: Intended size of the file.
     """
 
     planes: tuple[U8, ...]
@@ -161,7 +162,7 @@ class PhotoSource:
         """Return photo ``index`` as a baseline JPEG file."""
         painting = self._paint("photo", index)
         target_bits = 8 * (painting.target_bytes - HEADER_BYTES[len(painting.planes)])
-        # A fitted curve may fall somewhere; np.interp wants one that rises.
+        # A fitted curve may fall in places; np.interp needs one that rises.
         bits = np.maximum.accumulate(_traits(painting) @ self._curve)
         quality = np.interp(math.log(target_bits / painting.planes[0].size), bits, QUALITIES)
         return _jpeg(painting.planes, round(float(quality)), painting.sampling)
@@ -169,7 +170,7 @@ class PhotoSource:
     def _paint(self, use: str, index: int) -> _Painting:
         """Return the pixels of a photo; different uses give different pixels."""
         kind = self._kind
-        # Random, since drawing single numbers is many times slower with NumPy's generators.
+        # `Random`, since drawing single numbers is many times slower with NumPy's generators.
         rng = Random(f"{self._name} {use} {index}")
         # Steps of the golden ratio fill the range evenly, so that even a few photos have the sizes of the whole set.
         rank = (self._first_rank + index * GOLDEN) % 1.0
@@ -191,7 +192,7 @@ class PhotoSource:
             painting = self._paint("calibration", index)
             planes, sampling = painting.planes, painting.sampling
             sample = tuple(_sample(plane) for plane in planes)
-            # Blocks taken out of their row cost a little more than in it.
+            # Blocks cost slightly more bits in the sample than in their own row.
             excess = _log_bits(sample, sampling, WHOLE_QUALITY) - _log_bits(planes, sampling, WHOLE_QUALITY)
             bits.append([_log_bits(sample, sampling, quality) - excess for quality in QUALITIES])
             traits.append(_traits(painting))
@@ -200,7 +201,7 @@ class PhotoSource:
 
 
 def _dimensions(rng: Random, kind: PhotoKind, size_bytes: float) -> tuple[int, int]:
-    """Draw a width and height that are plausible for a file of that size."""
+    """Draw a width and height that are plausible for a file of a given size."""
     low_px, high_px = (8 * size_bytes / bits for bits in reversed(kind.bits_per_px))
     fitting = [size for size in kind.sizes if low_px <= size[0] * size[1] <= high_px]
     if not fitting:

@@ -1,4 +1,4 @@
-"""The files a benchmark runs on: those of a folder, or synthetic photos if no folder is given."""
+"""The files that a benchmark runs on: those in a folder, or synthetic photos if no folder is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".t
 
 @dataclass(frozen=True)
 class Samples:
-    """A few files in memory, and their name."""
+    """A few files in memory, and a description of them."""
 
     name: str
     files: tuple[bytes, ...]

@@ -26,7 +26,7 @@ THINGS = (RED_PAINT, BLUE_PAINT, YELLOW_PAINT, WALL, WALL, STONE, STONE, FUR, FU
 
 
 def landscape(canvas: Canvas) -> None:
-    """Paint sky, ridges one in front of the other, ground and a few objects."""
+    """Paint sky, ridges in front of each other, ground and a few objects."""
     rng = canvas.rng
     canvas.fill(SKY)
     level = rng.uniform(0.15, 0.5)
@@ -105,7 +105,7 @@ def _windows(canvas: Canvas, wall: Box) -> list[Box]:
 
 
 def _box_within(rng: Random, outer: Box, least: float, most: float) -> Box:
-    """Return a box inside another, of ``least`` to ``most`` times its width and height."""
+    """Return a box inside another, of ``least`` to ``most`` times the other's width and height."""
     left, top, right, bottom = outer
     width = max(4, int((right - left) * rng.uniform(least, most)))
     height = max(4, int((bottom - top) * rng.uniform(least, most)))

@@ -1,9 +1,10 @@
 """Wrap-around textures with the statistics of photos, built once and cut from many times.
 
-A photo's power spectrum falls roughly as 1/f²: smooth Gaussian fields give that for grain, grass and haze, and
-opaque leaves of all sizes falling on each other ("dead leaves") give it for foliage and clutter, with edges.
-Every tile wraps around. It is stored twice, one copy below the other, so that a piece that begins at any pixel is
-contiguous in memory (see ``piece``), which takes a third of the time to read that separate rows would.
+A photo's power spectrum falls roughly as 1/f²: smooth Gaussian fields of this kind imitate grain, grass and haze, and
+opaque leaves of all sizes falling on each other ("dead leaves") imitate foliage and clutter, with edges.
+
+Every tile wraps around. It is stored twice, one copy below the other, so a piece that begins at any pixel is contiguous
+in memory (see ``piece``) and is read in a third of the time that separate rows would take.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ Byte = TypeVar("Byte", np.uint8, np.int8)
 Corners = list[tuple[float, float]]
 
 TILE_PX = 1024
-"""Side of the part of a photo that a tile covers; also the largest side of a photo."""
+"""Side of the area of a photo that a tile covers; also the largest side of a photo."""
 
 TILE_STD = 31.0
-"""Standard deviation of a luma tile: four of them still fit in int8."""
+"""Standard deviation of a luma tile; four times this still fits in int8."""
 
 MOST_TINT_STD = 17.0
-"""Largest standard deviation of a chroma tile; three of them fit between any colour and the ends of a byte."""
+"""Largest standard deviation of a chroma tile; three times this fits between any colour and the ends of a byte."""
 
 LEAF_TINT = 0.7
 """Factor on the standard deviation of leaves, whose colours come in larger patches."""
@@ -41,7 +42,7 @@ class Spectrum:
     """How fast power falls with frequency.
 
     Args:
-        slope: Power goes as ``f ** -slope``.
+        slope: Power falls as ``f ** -slope``.
         lens_cutoff: Cycles per pixel at which the lens and the camera's own scaling begin to blur.
     """
 
@@ -51,14 +52,14 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Texture:
-    """Textures of a photo: a rather even one and a busy one.
+    """Two textures of a photo: an even one and a busy one.
 
     Args:
-        even: Luma, standard deviation ``TILE_STD`` around 0. One tile per phase: of every ``scale`` pixels in each
-            direction, the first tile has the upper left, the next the one to the right of it, and so on.
+        even: Luma, standard deviation ``TILE_STD`` around 0. One tile per phase: of every ``scale`` × ``scale`` pixels,
+            the first tile has the upper left, the next the one to its right, and so on.
         change: ``even ^ change`` is the busy texture.
         tints: Blue and red difference, one pixel per pixel of a phase.
-        tint_roughness: Logarithm of the mean step between pixels of the tints.
+        tint_roughness: Logarithm of the mean difference between neighbouring pixels of the tints.
     """
 
     even: I8

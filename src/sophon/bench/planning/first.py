@@ -1,4 +1,4 @@
-"""`sophon bench first`: the first epoch of a new job, compared with its second and with one without cuts.
+"""`sophon bench first`: the first epoch of a new job, compared with its second and with an epoch without cuts.
 
 Nothing is kept between jobs: each loader starts with only built-in knowledge. Loaders take turns, so that other
 activity on the machine affects all of them.
@@ -26,19 +26,20 @@ def bench_first(
     repeats: int = 3,
     on_step: OnStep = nothing,
 ) -> dict[str, Any]:
-    """Return the cost of the first and second epoch, and of one without cuts.
+    """Return the cost of the first and second epochs, and of an epoch without cuts.
 
     Args:
         folders: Folders of photos, by name.
         link_bytes_per_s: Rate of the link.
         storage_cores: Number of cores near storage.
-        consumer_per_s: Samples that the consumer takes in a second.
+        consumer_per_s: Samples per second that the consumer takes.
         repeats: Number of new jobs per folder.
         on_step: Called with the name of the next step.
 
     Returns:
         ``{NAME: {"first_s", "second_s", "none_s", "samples", "first_of_second", "first_of_none", "first_bytes",
-        "second_bytes", "none_bytes", "cuts"}}``: medians over the jobs; the cuts are those of the last first epoch.
+        "second_bytes", "none_bytes", "cuts"}}``: medians over the jobs; the cuts are those of the last job's first
+        epoch.
     """
     steps, count = iter(range(1, 1 << 30)), 3 * repeats * len(folders)
     result: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""`sophon bench parts`: two nodes with half of a data set each, compared with one that holds all of it.
+"""`sophon bench parts`: two nodes with half of a data set each, compared with one node that holds all of it.
 
-Every node has its own link to the trainer, all of the same rate. Epochs of both take turns, with raw files, so
+Every node has its own link to the trainer, all of the same rate. Epochs of the two cases take turns, with raw files, so
 that the links are the bottleneck; the digest of all batches must be the same.
 """
 
@@ -35,15 +35,15 @@ def bench_parts(
 
     Args:
         data: Folder of photos.
-        nodes: Number of nodes to divide it among.
+        nodes: Number of nodes to divide the photos among.
         link_bytes_per_s: Rate of each link.
-        rounds: Number of timed epochs for each.
+        rounds: Number of timed epochs per case.
         shape: How the rate is enforced; see `open_testbed`.
         on_step: Called with the name of the next step.
 
     Returns:
         ``{"samples", "nodes", "rig", "per_s": {"whole", "parts"}, "epoch_s": {"whole": […], "parts": […]}, "times",
-        "sha256"}``: `times` is the ratio of both rates, each the median over the rounds.
+        "sha256"}``: `times` is the ratio of the two rates, each the median over the rounds.
 
     Raises:
         Error: The batches are not the same.
@@ -88,7 +88,7 @@ def bench_parts(
 
 @contextmanager
 def _served(testbed: Testbed, data: Path, folders: list[Path]) -> Iterator[dict[str, Any]]:
-    """Run a node with all samples, and one for each part; yield the addresses of both."""
+    """Run a node with all samples, and one for each part; yield the addresses of the former and of the latter."""
     with (
         testbed.server({_NAME: data}, 0) as whole,
         testbed.servers([{_NAME: folder} for folder in folders], 0) as parts,

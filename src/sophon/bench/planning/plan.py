@@ -1,11 +1,11 @@
 """The scenario ``plan``: seconds and memory that planning takes, up to ten million samples.
 
-Every measurement runs in a separate process, on one core, so that its peak is its own. The peak is that of
-the whole process (interpreter, libraries, the profile itself and the plan); the profile is generated block by
-block straight into its tables, so generating adds one block to it. Seconds are those of the policy only.
+Every measurement runs in a separate process, on one core, to get its own peak memory. The peak is that of the whole
+process (interpreter, libraries, the profile itself and the plan); the profile is generated block by block straight into
+its tables, so generating it adds only one block. Seconds are those of the policy only.
 
-With more than three resources the samples are on several nodes: with four resources, two nodes have a link each and
-share their cores; with eight, three nodes have a link and cores each, behind the trainer's one link.
+With more than three resources the samples are on several nodes: with four resources, two nodes each have a link and
+share their cores; with eight, three nodes each have a link and cores, and share the trainer's link.
 
 Concurrency: one child process at a time, pinned to one core if the system supports it.
 Limits: the peak is `VmHWM` on Linux; elsewhere it is `ru_maxrss`, which on some systems includes the parent's.
@@ -36,7 +36,7 @@ from sophon.units import parse_bytes
 SAMPLES = (1_000_000, 3_000_000, 10_000_000)
 POLICY_NAMES = ("optimal", "sophon")
 CUTS = tuple(map(Route.parse, ("0:raw", "0:window", "1:raw", "2:raw", "2:webp", "2:zstd", "3:raw", "5:raw")))
-# All resources bind in the best plan under these: the hardest case.
+# With these, all resources are limiting in the best plan: the hardest case.
 RESOURCES = Resources(link_bytes_per_s=1.25e9, storage_cores=16, trainer_cores=48)
 PROBLEMS = {
     3: RESOURCES,
@@ -55,10 +55,10 @@ PROBLEMS = {
         ],
     ),
 }
-"""Resources to plan with, by the number of resources that the routes affect."""
+"""Resources to plan with, by how many of them the routes use."""
 
 _BLOCK = 2**16
-_SEED = 4  # any; fixed so that every run plans the same
+_SEED = 4  # arbitrary, but fixed, so that every run plans the same
 
 
 def synthetic(samples: int, seed: int = _SEED, parts: int = 1) -> Profile:
@@ -67,7 +67,7 @@ def synthetic(samples: int, seed: int = _SEED, parts: int = 1) -> Profile:
     Args:
         samples: Number of samples.
         seed: Seed of the generator; the same seed gives the same profile.
-        parts: Number of nodes they are spread over, in turn.
+        parts: Number of nodes that the samples are spread over, in turn.
     """
     tables = [np.empty((samples, len(CUTS)), np.float32, order="F") for _ in range(3)]
     rng = np.random.Generator(np.random.Philox(seed))

@@ -1,8 +1,8 @@
 """`sophon bench ranks`: several training processes on one link, compared with one that has the link to itself.
 
 Ranks are separate processes that know about each other only from torchrun's environment. Each measures its first epoch
-and plans the following ones. The prediction of its plan is compared with its measured epoch, and the time until the
-last rank is done with the time of a single rank for all samples.
+and plans the following ones. Each plan's prediction is compared with the measured epoch, and the time until the last
+rank is done is compared with the time that a single rank takes for all samples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sophon.bench.rig.testbed import Testbed, open_testbed
 RANKS = (1, 2, 4)
 _NAME = "train"
 _LOADER = "rank"
-_BATCH = 64  # of all ranks together, as a step of training has it
+_BATCH = 64  # over all ranks together, as in one training step
 _CONSUMER = {"kind": "stand-in", "samples_per_s": 4000.0}  # faster than any link here
 
 
@@ -36,18 +36,19 @@ def bench_ranks(
 
     Args:
         data: Folder of photos.
-        counts: Numbers of ranks; the others are compared with the first.
+        counts: Numbers of ranks; later ones are compared with the first.
         link_bytes_per_s: Rate of the link.
-        epochs: Planned epochs, after the one that measures.
+        epochs: Planned epochs, after the first, which measures.
         storage_cores: Number of cores near storage.
         on_step: Called with the name of the next step.
 
     Returns:
         ``{"rig": …, "ranks": {"2": {"samples", "first_epoch_s", "epoch_s", "of_first", "worst_error", "epochs": [{
         "epoch_s", "link_bytes", "predicted_s", "took_s", "planned", "cuts"}]}}}``; the last four have one entry per
-        rank, and `planned` is the whole prediction of its plan with the resources that it assumed. The `epoch_s` of a
-        row is the median of its planned epochs, each until its last rank was done; `of_first` compares it with the
-        first row's; `worst_error` is the largest |predicted / took - 1| of any rank in any of them.
+        rank, and `planned` is the complete prediction of the rank's plan with the resources that it assumed. The
+        `epoch_s` of a row is the median of its planned epochs, each until its last rank was done; `of_first` is its
+        ratio to that of the first row; `worst_error` is the largest |predicted / took - 1| of any rank in any of these
+        epochs.
     """
     steps, count = iter(range(1, 1 << 30)), len(counts) * (1 + epochs)
     rows: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """`sophon bench relays`: a CPU-bound trainer, with and without relays.
 
 FastFlow's case: the link is fast (loopback), the storage node has no core to spare, and the trainer and every relay
-have a fraction of a core each, enforced by a cgroup quota. Both loaders measure and plan on their own. Their epochs
-take turns, and each is compared with the prediction of its plan; the digest of all batches must be the same.
+have a fraction of a core each, enforced by a cgroup quota. Each loader measures and plans on its own. Epochs take
+turns, and each epoch is compared with the prediction of its plan; the digest of all batches must be the same.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def bench_relays(
         for name, url in urls.items():
             on_step(f"{name} relays: opening", next(steps), count)
             samples = trainer.do("open_recipe", name=name, url=url, seed=0, **how)
-        # Only from now on: startup with a fraction of a core takes long.
+        # Limited only from now on: startup with a fraction of a core takes long.
         for process, cores in [(trainer, trainer_cores), *((relay, relay_cores) for relay in started)]:
             stack.enter_context(quota.Quota(cores, process.pid))
         for name in urls:

@@ -1,9 +1,9 @@
 """The scenario ``replan``: CPU seconds that planning takes in a loader that reuses the profile of an earlier run.
 
-The file is read, the recorder takes over its contents, the costs of an epoch are predicted from the boxes of its crops,
-and a plan is made. A loader does the same when its first epoch begins; when it plans again later, it skips the first
-two steps. Each number of samples runs in a separate process, on one core. The profile is synthetic: sizes like those of
-ImageNet, rules from some synthetic records of every cut.
+The profile is read, the recorder takes over its contents, the costs of an epoch are predicted from the boxes of its
+crops, and a plan is made. A loader does the same when its first epoch begins; when it plans again later, it skips the
+first two steps. Each number of samples runs in a separate process, on one core. The profile is synthetic: sizes like
+those of ImageNet, and rules learned from a few synthetic records per cut.
 
 Concurrency: one child process at a time, pinned to one core if the system supports it.
 """
@@ -39,9 +39,9 @@ from sophon.profile.table import Profile
 
 SAMPLES = (1_281_167,)  # ImageNet's training set
 CUTS = cuts_to_profile(RECIPE)
-RESOURCES = Resources(link_bytes_per_s=60e6, storage_cores=2, trainer_cores=8)  # link and storage both bind
+RESOURCES = Resources(link_bytes_per_s=60e6, storage_cores=2, trainer_cores=8)  # link and storage are both limiting
 _OPTIONS = Options(reserve=reserve_for(RESOURCES.storage_cores), headroom=HEADROOM)
-_RECORDS = 64  # of every cut
+_RECORDS = 64  # per cut
 _EPOCH = 1
 _SEED = 4
 
@@ -84,7 +84,7 @@ def _tell(recorder: Recorder, rng: np.random.Generator) -> None:
 
 
 def run(samples: Sequence[int] = SAMPLES, progress: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
-    """Measure every number of samples; see `measure` for a row."""
+    """Measure each number of samples; `measure` describes a row."""
     rows = []
     for count in samples:
         if count < 1:
@@ -95,7 +95,7 @@ def run(samples: Sequence[int] = SAMPLES, progress: Callable[[str], None] = lamb
 
 
 def _in_child(samples: int) -> dict[str, Any]:
-    paths = os.pathsep.join(path for path in sys.path if path)  # it finds the package as this process did
+    paths = os.pathsep.join(path for path in sys.path if path)  # the child finds the package as this process did
     done = subprocess.run(
         [sys.executable, "-m", "sophon.bench.planning.replan", str(samples)],
         env={**os.environ, "PYTHONPATH": paths},
@@ -113,7 +113,7 @@ def _in_child(samples: int) -> dict[str, Any]:
 
 
 def _plan(profile: Profile) -> Plan:
-    # As a loader does: with some of the cores kept free, and spread along the order of the epoch.
+    # As in a loader: with some of the cores kept free, and with cuts spread over the order of the epoch.
     order = epoch_order(len(profile), _SEED, _EPOCH, shuffle=True)
     return make_plan(profile, RESOURCES, options=_OPTIONS, order=order)
 
@@ -124,8 +124,8 @@ def measure(samples: int) -> dict[str, Any]:
     Returns:
         ``{"samples", "cuts", "load_s", "recall_s", "estimate_s", "plan_s", "cpu_s", "wall_s", "again_s", "peak_bytes",
         "epoch_s"}``; all are CPU seconds, except `epoch_s`, the prediction, and `wall_s`, the
-        elapsed time. `cpu_s` is the sum of the four before it, and `again_s` is the time that a plan takes in the
-        middle of the epoch.
+        elapsed time. `cpu_s` is the sum of the four before it, and `again_s` is what planning again in the middle of
+        the epoch takes.
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -1,7 +1,7 @@
 """`sophon bench recipes`: recipes as users write them, with and without offloading, over a shaped link.
 
-Two loaders with the same seed run in turns in the trainer's process: one with policy "none", one that measures its
-first epoch and plans by itself. Bits are compared, and the second epoch is timed.
+Two loaders with the same seed run in turns in the trainer's process: one with policy "none", and one that measures its
+first epoch and then plans. Bits are compared, and the second epoch is timed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sophon.bench.rig.testbed import open_testbed
 
 _NAME = "train"
 _POLICIES = ("none", "optimal")
-_EPOCH = 1  # the one after the first, which measures
+_EPOCH = 1  # the second, since the first one measures
 
 
 def bench_recipes(
@@ -32,9 +32,9 @@ def bench_recipes(
 
     Args:
         data: Folder of photos.
-        names: Some of RECIPES.
+        names: Which of RECIPES to run.
         link_bytes_per_s: Rate of the link.
-        repeats: Timed epochs of each loader.
+        repeats: Timed epochs per loader.
         storage_cores: Number of cores near storage.
         on_step: Called with the name of the next step.
     """

@@ -1,7 +1,7 @@
 """`sophon bench kinds`: the gain for each kind of training over a slow link, compared with sending whole files.
 
-`KINDS` has one row for each. A loader with policy "optimal" measures its first epoch and plans by itself; the epochs
-after that are counted, and their bits are compared with those of a loader that reads the files directly.
+`KINDS` has one row for each. A loader with policy "optimal" measures its first epoch and then plans; the epochs after
+that are counted, and their bits are compared with those of a loader that reads the files directly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Kind:
     Args:
         recipe: Name of its recipe, see `presets`.
         about: Description in words.
-        folder: Folder of the data that it uses, if one of this name exists.
+        folder: Name of the folder with its data, used if it exists.
         options: Options after the path of photos with targets (`targets`); "" for photos without targets.
         sounds: Ending of its sound files (`sounds`); "" if it has none.
     """
@@ -63,7 +63,7 @@ USUAL = ("simclr", "dino", "segmentation", "detection")
 
 
 class KindsError(Error):
-    """Raised when a run gives different tensors than the files themselves."""
+    """Raised when a run gives different tensors from those of the files themselves."""
 
 
 def bench_kinds(
@@ -78,10 +78,10 @@ def bench_kinds(
 
     Args:
         data: Folder of photos or sounds, or one that holds ``openimages/``, ``coco/`` and ``audio/``.
-        names: Some of KINDS.
+        names: Which of KINDS to run.
         link_bytes_per_s: Rate of the link, slow enough to be the bottleneck; otherwise a plan saves CPU, and may send
             more bytes to do so.
-        repeats: Epochs that are counted, after the one that measures.
+        repeats: Epochs that are counted, after the first, which measures.
         storage_cores: Number of cores near storage.
         on_step: Called with the name of the next step.
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from sophon.store.folder import IMAGE_SUFFIXES
 
-_CELL = 16  # pixels: about as fine as regions of hand-made masks are
+_CELL = 16  # pixels: about as fine as the regions of hand-made masks
 _CLASSES = 6
-_BOXES = 7  # in a picture of COCO, on average
+_BOXES = 7  # as many as a COCO picture has on average
 
 
 def with_targets(data: Path, into: Path) -> Path:

@@ -16,7 +16,7 @@ _WARM_STEPS, _TIMED_STEPS = 2, 5
 
 
 class Consumer(ABC):
-    """Takes batches and counts the seconds it is busy with them."""
+    """Takes batches and counts the seconds that it is busy."""
 
     def __init__(self) -> None:
         self.busy_s = 0.0
@@ -51,7 +51,7 @@ class StandIn(Consumer):
 
 
 class Cnn(Consumer):
-    """Four convolutions, forward, backward and step, on the trainer's own CPU."""
+    """Four convolutions, with forward pass, backward pass and optimizer step, on the trainer's own CPU."""
 
     def __init__(self) -> None:
         super().__init__()

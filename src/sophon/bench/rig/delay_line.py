@@ -1,9 +1,9 @@
 """A long, narrow link in user space: a TCP proxy that delays the bytes it forwards.
 
-Every piece of data arrives half a round trip after it was read, in both directions, and all connections share one rate
+In both directions, every piece of data arrives half a round trip after it was read, and all connections share one rate
 from the node to the trainer. The data in flight is bounded by the link's bandwidth-delay product and a queue of 100 ms,
-so that the node sees the same back-pressure as on a real link. It runs as a separate process (``python -m``), so that
-it takes no time from a trainer's interpreter; it spends about 30 µs on a piece of 64 KiB.
+so the node sees the same back-pressure as on a real link. The proxy runs as a separate process (``python -m``), to take
+no time from a trainer's interpreter; it spends about 30 µs on a piece of 64 KiB.
 
 Concurrency: one event loop. The class is the parent's side, used by one thread.
 """
@@ -22,11 +22,11 @@ from typing import Any
 _PIECE_BYTES = 1 << 16
 _SOCKET_BYTES = 1 << 17
 _QUEUE_S = 0.1
-_FRAME_BYTES = 1448  # the least that is passed on at once: what fits into a frame
+_FRAME_BYTES = 1448  # smallest piece that is passed on: what fits into a frame
 
 
 class DelayLine:
-    """The proxy as a process; in a ``with`` block.
+    """The proxy as a process, for the length of a ``with`` block.
 
     Args:
         port: Port of this machine to forward connections to.
@@ -48,7 +48,7 @@ class DelayLine:
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            self._process.communicate()  # it ends with its standard input
+            self._process.communicate()  # the process ends when its standard input does
             self._process = None
 
 
@@ -66,7 +66,7 @@ class _Link:
         self._free_s = 0.0
 
     def sent_at(self, now_s: float, size_bytes: int, is_shaped: bool) -> float:
-        """Return the time at which a piece that arrives now will have left the narrow end."""
+        """Return the time at which a piece that arrives now will have been sent at the link's rate."""
         if not is_shaped:
             return now_s
         self._free_s = max(self._free_s, now_s) + size_bytes / self.bytes_per_s
@@ -100,7 +100,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link
     try:
         while data := await reader.read(_PIECE_BYTES):
             held += len(data)
-            # A link passes frames on one by one: small pieces, so that nothing waits for the end of a large one.
+            # In small pieces, as a link passes frames on one by one: nothing waits for the end of a large piece.
             step = max(_FRAME_BYTES, int(link.bytes_per_s * 0.002)) if is_shaped else len(data)
             for begin in range(0, len(data), step):
                 piece = data[begin : begin + step]

@@ -1,7 +1,7 @@
 """Measures the actual rate of the link with one bare TCP connection from the storage node to the trainer.
 
-The kernel reports how many bytes have arrived and when the last one did, and its buffers are large enough to continue
-for a while without either process. So the result shows the link, not how busy the machine is.
+The kernel reports how many bytes have arrived and when the last one did, and its buffers are large enough for the
+transfer to continue for a while without either process. So the result reflects the link, not how busy the machine is.
 
 Run as a program, it is the sender: it listens on HOST, writes its port to standard output, and sends until the other
 side closes the connection. Limits: Linux; without root the buffers are as large as the system allows.
@@ -16,8 +16,8 @@ import sys
 import time
 
 SECONDS = 2.0
-_WARM_SHARE = 0.25  # of the time that does not count: the window of TCP is still opening
-_LONGEST_S = 60.0  # that either side waits for the other
+_WARM_SHARE = 0.25  # share of the time that does not count: TCP's window is still opening
+_LONGEST_S = 60.0  # longest time that either side waits for the other
 _PIECE = bytes(1 << 16)
 _BUFFER_BYTES = 1 << 25  # two seconds at 100 Mbit/s; the kernel needs twice the memory of the data it holds
 _SENDING, _RECEIVING = 32, 33  # SO_SNDBUFFORCE and SO_RCVBUFFORCE, which Python has no names for
@@ -56,7 +56,7 @@ def receive(host: str, port: int, seconds: float) -> float:
         connection.setblocking(False)
         counted_from_s = counted_bytes = None
         while time.monotonic() - start_s < _LONGEST_S:
-            time.sleep(_PAUSE_S)  # a call that blocks would wait for as much as SO_RCVLOWAT says
+            time.sleep(_PAUSE_S)  # a blocking call would wait for as many bytes as SO_RCVLOWAT says
             _drain(connection)
             last_s, received_bytes = _received(connection)
             if counted_from_s is None or counted_bytes is None:
@@ -79,7 +79,7 @@ def _received(connection: socket.socket) -> tuple[float, int]:
     while True:
         now_s = time.monotonic()
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        if time.monotonic() - now_s < _AT_ONCE_S:  # otherwise this process was delayed in between
+        if time.monotonic() - now_s < _AT_ONCE_S:  # otherwise this process was interrupted in between
             last_ms, received_bytes = _TCP_INFO.unpack(info)
             return now_s - last_ms / 1000, received_bytes
 

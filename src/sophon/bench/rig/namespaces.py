@@ -9,9 +9,9 @@
 With several storage nodes, each has its own namespace and pair, and its own block of four addresses: 192.0.2.5 and .6
 follow.
 
-`tbf` is a token bucket on whole frames. Its bucket holds 2 ms of the rate (at least 16 KB, ten frames), so that bursts
-do not distort any second of a run, and its queue holds 100 ms. Segmentation offload is off: frames are the size they
-would have on a wire, and the interface's counters count every header.
+`tbf` is a token bucket on whole frames. Its bucket holds 2 ms' worth of data (at least 16 KB, ten frames), so that
+bursts do not distort any second of a run, and its queue holds 100 ms' worth. Segmentation offload is off: frames have
+the size that they would have on a wire, and the interface's counters count every header.
 
 Names contain the process id, by which the next run finds and removes the leftovers of a run that was killed.
 Limits: Linux, root, iproute2.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import signal
@@ -31,7 +32,7 @@ from pathlib import Path
 from sophon.bench.rig.shell import ToolError, call, tool
 from sophon.errors import ConfigError
 
-_NETWORK = "192.0.2"  # the block that RFC 5737 reserves for such use
+_NETWORK = "192.0.2"  # a block that RFC 5737 reserves for such uses
 _MOST_NODES = 63  # with four addresses each
 _BUCKET_S, _SMALLEST_BUCKET_BYTES, _QUEUE = 0.002, 16 * 1024, "100ms"
 _FRAME_BYTES = 1514
@@ -44,8 +45,8 @@ class Node:
     """One end of the link.
 
     Args:
-        namespace: Its name.
-        interface: The name of its end of the veth pair.
+        namespace: Name of its namespace.
+        interface: Name of its end of the veth pair.
         address: Its IP address.
     """
 
@@ -122,13 +123,25 @@ class ShapedLink:
         )  # tc's bps: bytes
         call("tc", "-n", storage.namespace, "qdisc", "add", "dev", storage.interface, "root", "tbf", *rate)
 
+    def connect_all(self) -> None:
+        """Let storage nodes reach each other, and every address of the trainer, through the trainer."""
+        call("ip", "netns", "exec", self.trainer.namespace, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for storage, end in zip(self.storages, self._ends, strict=True):
+            call("ip", "-n", storage.namespace, "route", "add", "default", "via", end.address)
+
+    def received_bytes(self) -> int:
+        """Return how many bytes of frames the trainer has received over all links so far."""
+        told = json.loads(call("ip", "-json", "-statistics", "-n", self.trainer.namespace, "link", "show"))
+        names = {end.interface for end in self._ends}
+        return sum(int(row["stats64"]["rx"]["bytes"]) for row in told if row["ifname"] in names)
+
     @property
     def congestion_control(self) -> str:
         """TCP's congestion control at the storage node."""
         return call("ip", "netns", "exec", self.storage.namespace, "cat", _CONTROL).strip()
 
     def close(self) -> None:
-        """Remove the namespaces, and with them the interfaces; it is fine if there are none."""
+        """Remove the namespaces, and with them the interfaces; does nothing if there are none."""
         for node in (*self.storages, self.trainer):
             with contextlib.suppress(ToolError):
                 call("ip", "netns", "delete", node.namespace)
@@ -141,7 +154,7 @@ _CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
 def loopback_congestion_control() -> str | None:
-    """TCP's congestion control outside our namespaces; None if the system does not say."""
+    """TCP's congestion control outside our namespaces; None if the system does not report it."""
     path = Path(_CONTROL)
     return path.read_text().strip() if path.exists() else None
 
@@ -159,7 +172,7 @@ def remove_leftovers() -> list[str]:
         found = _NAME.fullmatch(name)
         if found is None or _alive(int(found[1])):
             continue
-        with contextlib.suppress(ToolError):  # another run may be removing it too
+        with contextlib.suppress(ToolError):  # another run may be removing the same namespace
             for pid in call("ip", "netns", "pids", name).split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)

@@ -43,9 +43,9 @@ class ObjectServer:
 
     Args:
         kind: "seaweedfs" or "rclone".
-        folder: Folder for its objects.
+        folder: Folder for the server's objects.
         ports: Ports of the server; the first one serves S3.
-        process: The program.
+        process: The running program.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The two processes of a run: ``sophon serve`` and the trainer, each in its node and on its CPU.
+"""The two processes of a run: ``sophon serve`` and the trainer, each on its own node and CPU.
 
 Concurrency: the trainer reads one JSON object per line on its standard input and answers with lines: any number of
 ``{"progress": [done, count]}`` and one ``{"result": …}`` or ``{"error": …}``. It ends when its input ends.
@@ -20,7 +20,7 @@ from typing import Any
 
 from sophon.bench.rig.shell import tool
 from sophon.errors import Error
-from sophon.process.children import tree_cpu_s
+from sophon.process.children import kill_tree, tree_cpu_s
 from sophon.process.scratch import scratch_folder
 
 _START_S = 120.0
@@ -35,14 +35,14 @@ class _Process:
     """A child process with a log, which always ends with the ``with`` block."""
 
     def __init__(self, enter: Sequence[str], cpus: Sequence[int] | None) -> None:
-        self._before = [*enter, *_pinned(cpus)]
+        self._before = [*enter, *pinned(cpus)]
         self._opened = ExitStack()
         self._folder = self._opened.enter_context(scratch_folder("rig"))
         self._log = self._folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def _start(self, *command: str, talks: bool = False, environment: Mapping[str, str] | None = None) -> None:
-        paths = os.pathsep.join(path for path in sys.path if path)  # it finds the package as this process did
+        paths = os.pathsep.join(path for path in sys.path if path)  # the child finds the package as this process did
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*self._before, sys.executable, *command],
@@ -50,7 +50,7 @@ class _Process:
                 stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": paths, **(environment or {})},
-                start_new_session=True,  # Ctrl-C is for the bench, which then ends its children in order
+                start_new_session=True,  # Ctrl-C goes to the benchmark, which then ends its children in order
             )
 
     @property
@@ -61,6 +61,10 @@ class _Process:
     def cpu_s(self) -> float:
         """CPU seconds that the process and its children have used so far, including those that have ended."""
         return tree_cpu_s(self.pid)
+
+    def kill(self) -> None:
+        """Kill the process and all its descendants, as if its machine had lost power."""
+        kill_tree(self.pid)
 
     def words(self) -> str:
         """Return the end of the process's log."""
@@ -81,7 +85,7 @@ class _Process:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            except BaseException:  # another Ctrl-C while it ends
+            except BaseException:  # another Ctrl-C while the process ends
                 process.kill()
                 raise
         self._opened.close()
@@ -98,7 +102,7 @@ class Server(_Process):
         cores: Number of cores for ops.
         host: Address to listen on.
         limit_bytes_per_s: The server's own limit, if the kernel does not shape the link.
-        enter: Command prefix that makes it run in its node.
+        enter: Command prefix that makes it run on its node.
         cpus: CPUs to run on; None for any.
         options: Further options of `sophon serve`.
     """
@@ -150,6 +154,50 @@ class Server(_Process):
         return f"grpc://{self._host}:{self._port}/{dataset}"
 
 
+class Program(_Process):
+    """Any Python program that runs until it is ended, such as a node of another loader.
+
+    Args:
+        command: What follows `python` on its command line.
+        ready: What its output contains once it is ready.
+        enter: Command prefix that makes it run on its node.
+        cpus: CPUs to run on; None for any.
+        environment: Variables to set in addition to those of this process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        ready: str,
+        *,
+        enter: Sequence[str] = (),
+        cpus: Sequence[int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(enter, cpus)
+        self._command, self._ready, self._environment = command, ready, environment
+
+    def __enter__(self) -> Program:
+        try:
+            self._start(*self._command, environment=self._environment)
+            assert self._process is not None
+            end_s = time.monotonic() + _START_S
+            while self._ready not in self._log.read_text(errors="replace"):
+                if self._process.poll() is not None or time.monotonic() > end_s:
+                    raise RigError(f"{' '.join(self._command)} did not start: {self.words() or 'its log is empty'}")
+                time.sleep(0.05)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Kill the program and all its descendants, which might otherwise keep running."""
+        if self._process is not None:
+            self.kill()
+        super().close()
+
+
 class Relay(Server):
     """``sophon relay`` in front of a node, on loopback.
 
@@ -168,9 +216,10 @@ class Trainer(_Process):
     """A process that runs epochs on command; see `sophon.bench.rig.trainer`.
 
     Args:
-        enter: Command prefix that makes it run in its node.
+        enter: Command prefix that makes it run on its node.
         cpus: CPUs to run on; None for any.
         environment: Variables to set in addition to those of this process.
+        module: The module to run, which has a command `hello`.
     """
 
     def __init__(
@@ -178,14 +227,16 @@ class Trainer(_Process):
         enter: Sequence[str] = (),
         cpus: Sequence[int] | None = None,
         environment: Mapping[str, str] | None = None,
+        module: str = "sophon.bench.rig.trainer",
     ) -> None:
         super().__init__(enter, cpus)
-        # One trainer core is one core: no pools of NumPy or torch beside the loader's own threads.
+        self._module = module
+        # One trainer core is one core: no thread pools of NumPy or torch besides the loader's own threads.
         self._environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
 
     def __enter__(self) -> Trainer:
         try:
-            self._start("-m", "sophon.bench.rig.trainer", talks=True, environment=self._environment)
+            self._start("-m", self._module, talks=True, environment=self._environment)
             self.do("hello")
         except BaseException:
             self.close()
@@ -218,7 +269,8 @@ class Trainer(_Process):
         raise RigError(f"the trainer ended: {self.words() or 'its log is empty'}")
 
 
-def _pinned(cpus: Sequence[int] | None) -> list[str]:
+def pinned(cpus: Sequence[int] | None) -> list[str]:
+    """Return a command prefix that pins a process to these CPUs, if there is a tool for that."""
     path = tool("taskset")
     return [] if cpus is None or path is None else [path, "--cpu-list", ",".join(map(str, cpus))]
 

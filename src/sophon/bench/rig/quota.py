@@ -36,7 +36,7 @@ class Quota:
 
     Args:
         cores: Number of cores; may be a fraction.
-        pid: The process, with all its threads, its children and later children.
+        pid: The process; its threads and descendants, including later ones, are limited with it.
     """
 
     def __init__(self, cores: float, pid: int) -> None:
@@ -66,12 +66,12 @@ class Quota:
     def close(self) -> None:
         """Release the process and remove the cgroup."""
         for pid in self._tree(self._pid):
-            with contextlib.suppress(OSError):  # it may have ended
+            with contextlib.suppress(OSError):  # the process may have ended
                 (self._root / "cgroup.procs").write_text(str(pid))
         _remove(self._folder)
 
     def _tree(self, pid: int) -> list[int]:
-        """Return a process and everything below it, parents first: what they start meanwhile is in the group."""
+        """Return a process and its descendants, parents first: what they start in the meantime is in the group."""
         with contextlib.suppress(FileNotFoundError):
             return [pid, *(below for child in children_of(pid) for below in self._tree(child))]
         return [pid]

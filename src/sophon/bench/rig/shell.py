@@ -1,4 +1,4 @@
-"""Calling the system's own tools."""
+"""Calls the system's own tools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def call(*command: str) -> str:
     """Run a tool and return its output.
 
     Raises:
-        ToolError: It is missing or has failed.
+        ToolError: The tool is missing or has failed.
     """
     path = tool(command[0])
     if path is None:

@@ -1,6 +1,6 @@
 """A store with slow reads, like those of an object store or of a disk that has to seek.
 
-`sophon.bench.rig.slow_store_plugin` uses it for image folders, in a server that imports it.
+`sophon.bench.rig.slow_store_plugin` uses it for all image folders of a server that imports the plug-in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rig as one object: a link of a known rate, a server with a known number of cores, and a trainer.
 
-Whatever happens inside the ``with`` block, including Ctrl-C, both processes, the namespaces and the cgroup are gone
-after it.
+Whatever happens inside the ``with`` block, even Ctrl-C, both processes, the namespaces and the cgroup are gone
+afterwards.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RigFacts:
         link_bytes_per_s: The requested rate.
         goodput_bytes_per_s: Rate of TCP payload that the link carries.
         congestion_control: Congestion control of TCP where data is sent; None if unknown.
-        pinned: CPUs of server and trainer; None if they run anywhere.
+        pinned: CPUs of server and trainer; None if they are not pinned.
         quota: How fractions of a core are enforced; None if only by the server's own budget.
     """
 
@@ -53,6 +53,9 @@ class RigFacts:
 class Testbed:
     """A storage node, a trainer and the link between them; opened with `open_testbed`.
 
+    Its attributes `link` and `cpus` (of storage nodes, and of the trainer) are for processes that it does not start
+    itself.
+
     Args:
         link: The namespaces, or None on loopback.
         link_bytes_per_s: The rate.
@@ -63,9 +66,9 @@ class Testbed:
     def __init__(
         self, link: ShapedLink | None, link_bytes_per_s: float, trainer: Trainer, shares: Sequence[float] = ()
     ) -> None:
-        self._link = link
+        self.link = link
         self._shares = tuple(shares)
-        self._cpus = cpus_for_two()
+        self.cpus = cpus_for_two()
         self._limit_bytes_per_s = None if link is not None else link_bytes_per_s
         self.trainer = trainer
         self.facts = RigFacts(
@@ -73,20 +76,20 @@ class Testbed:
             link_bytes_per_s=link_bytes_per_s,
             goodput_bytes_per_s=link_bytes_per_s if link is None else self._goodput(link),
             congestion_control=loopback_congestion_control() if link is None else link.congestion_control,
-            pinned=None if self._cpus is None else {"server": self._cpus[0], "trainer": self._cpus[1]},
+            pinned=None if self.cpus is None else {"server": self.cpus[0], "trainer": self.cpus[1]},
             quota=quota.mechanism(),
         )
 
     @property
     def interface(self) -> str:
         """The interface that counts the link's traffic; on loopback it counts all traffic in both directions."""
-        return "lo" if self._link is None else self._link.trainer.interface
+        return "lo" if self.link is None else self.link.trainer.interface
 
     @contextmanager
     def server(
         self, datasets: Mapping[str, Path], cores: float, node: int = 0, options: Sequence[str] = ()
     ) -> Iterator[Server]:
-        """Run a server near storage with this many cores; with 0 it only sends.
+        """Run a server near storage with a number of cores; with 0 it only sends raw files.
 
         Args:
             datasets: Paths by name.
@@ -96,7 +99,7 @@ class Testbed:
         """
         share = self._shares[node] if self._shares else 1.0
         limit = None if self._limit_bytes_per_s is None else self._limit_bytes_per_s * share
-        storage = None if self._link is None else self._link.storages[node]
+        storage = None if self.link is None else self.link.storages[node]
         with ExitStack() as stack:
             server = stack.enter_context(
                 Server(
@@ -105,11 +108,11 @@ class Testbed:
                     host="127.0.0.1" if storage is None else storage.address,
                     limit_bytes_per_s=limit,
                     enter=() if storage is None else storage.enter_network,
-                    cpus=None if self._cpus is None else self._cpus[0],
+                    cpus=None if self.cpus is None else self.cpus[0],
                     options=options,
                 )
             )
-            if 0 < cores < 1 and self.facts.quota is not None:  # from now on: starting at a tenth of a core takes long
+            if 0 < cores < 1 and self.facts.quota is not None:  # from now on: startup is not limited
                 stack.enter_context(quota.Quota(cores, server.pid))
             try:
                 yield server
@@ -130,8 +133,8 @@ class Testbed:
             for rank in range(count):
                 told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
                 trainer = Trainer(
-                    () if self._link is None else self._link.trainer.enter,
-                    None if self._cpus is None else self._cpus[1],
+                    () if self.link is None else self.link.trainer.enter,
+                    None if self.cpus is None else self.cpus[1],
                     {name: str(value) for name, value in told.items()},
                 )
                 trainers.append(stack.enter_context(trainer))
@@ -160,7 +163,7 @@ def open_testbed(
 
     Args:
         link_bytes_per_s: Rate of the link from each storage node to the trainer.
-        shape: How it is enforced: "tbf", "server", or "auto" for the kernel if this process is allowed to use it.
+        shape: How the rate is enforced: "tbf", "server", or "auto" for tbf if this process is allowed to use it.
         nodes: Number of storage nodes, each with its own link.
         shares: Share of the rate that each link has, if they differ.
     """

@@ -1,16 +1,14 @@
-"""The trainer's process: reads commands as lines of JSON, runs epochs with the real loader and counts.
+"""The trainer process: reads commands as lines of JSON, runs epochs with the real loader and counts.
 
 See `sophon.bench.rig.processes.Trainer` for the other side and the form of the lines.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
-import json
-import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,9 +21,9 @@ import torch
 from sophon.bench.ops import RECIPE
 from sophon.bench.presets import recipe_named
 from sophon.bench.rig import goodput
+from sophon.bench.rig.commands import answer, say
 from sophon.bench.rig.consumer import Consumer, cnn_speed, consumer_of
 from sophon.codec.cut import Cut
-from sophon.errors import Error
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
 from sophon.loader.options import Planning
@@ -35,7 +33,7 @@ from sophon.profile.columns import cuts_to_profile
 from sophon.profile.measure import measure
 from sophon.store import open_store
 
-# Beside the raw ones. Codecs on a whole decoded picture or on floats are slow and never smaller than these.
+# Besides the raw ones. Codecs on whole decoded pictures or on floats are slow and never smaller than these.
 _CUTS = (Cut(0, "window"), Cut(2, "webp"), Cut(2, "zstd"))
 _ROUNDS = 3
 _TIMEOUT_S = 600.0  # at a tenth of a core and a slow link a request takes long
@@ -48,6 +46,7 @@ class Trainer:
     def __init__(self) -> None:
         self._loaders: dict[str, DataLoader] = {}
         self._datasets: dict[tuple[str, str], RemoteDataset] = {}
+        self._ray_threads: set[int] = set()
 
     def hello(self) -> str:
         """Report that the process is ready."""
@@ -87,10 +86,19 @@ class Trainer:
         """Connect this process to a Ray cluster."""
         import ray
 
+        before = _threads()
         ray.init(address=address, log_to_driver=False, logging_level="error")
+        self._ray_threads = _threads() - before
+
+    def leave_ray(self) -> None:
+        """Disconnect from Ray; loaders that found their nodes through Ray still know them."""
+        import ray
+
+        ray.shutdown()
+        self._ray_threads = set()
 
     def save_plan(self, name: str, path: str) -> None:
-        """Save the plan that a loader has made by itself."""
+        """Save the plan that a loader has made on its own."""
         plan = self._loaders[name].plan
         if plan is None:
             raise RuntimeError("the loader has made no plan")
@@ -121,6 +129,7 @@ class Trainer:
         """Run an epoch and return its counts."""
         loader, consumer = self._loaders[name], consumer_of(kind, samples_per_s)
         before, before_bytes = loader.stats.to_dict(), _received_bytes(interface)
+        ray_cpu_s = _threads_cpu_s(self._ray_threads)
         cpu_s, start_s = time.process_time(), time.monotonic()
         loader.set_epoch(epoch)
         plan = _consume(loader, consumer)
@@ -135,6 +144,7 @@ class Trainer:
             "planned": None if plan is None else {**plan.prediction.to_json(), "resources": plan.resources.to_json()},
             "bound_s": bound_s,
             "trainer_cpu_s": cpu_s,
+            "ray_cpu_s": _threads_cpu_s(self._ray_threads) - ray_cpu_s,
             "idle_share": max(0.0, 1.0 - consumer.busy_s / epoch_s),
             "interface_bytes": None if before_bytes is None or after_bytes is None else after_bytes - before_bytes,
             "cuts": dict(Counter(after["cuts"]) - Counter(before["cuts"])),
@@ -149,7 +159,7 @@ class Trainer:
         return cnn_speed(batch_size)
 
     def spend(self, url: str, cut: str, samples: list[int], seed: int, epoch: int) -> dict[str, Any]:
-        """Fetch and finish samples at a cut; return bytes and CPU seconds on both sides, for samples cut there."""
+        """Fetch and finish samples at a cut; return bytes and CPU seconds on both sides, for samples with that cut."""
         dataset = self._datasets.get((url, cut))
         if dataset is None:
             dataset = self._datasets[url, cut] = RemoteDataset(url, RECIPE, seed=seed, policy=cut)
@@ -177,7 +187,7 @@ class Trainer:
             measure(store, RECIPE, seed=seed, epoch=epoch, cuts=cuts, on_step=lambda: _progress(next(done), count))
             for _ in range(_ROUNDS + 1)
         ]
-        # A plan prefers cheap samples, and one lucky measurement among many would look cheap: hence the median.
+        # A plan prefers cheap samples, and a lucky measurement would make a sample look cheap: hence the median.
         storage_s, trainer_s = (
             np.median([getattr(profile, name) for profile in profiles[1:]], axis=0).astype(np.float32)
             for name in ("storage_s", "trainer_s")
@@ -206,6 +216,21 @@ def _consume(loader: DataLoader, consumer: Consumer) -> Plan | None:
     return plan
 
 
+def _threads() -> set[int]:
+    """Return the ids of this process's threads."""
+    tasks = Path("/proc/self/task")
+    return {int(path.name) for path in tasks.iterdir()} if tasks.exists() else set()
+
+
+def _threads_cpu_s(threads: set[int]) -> float:
+    """Return the CPU seconds that threads of this process have used, if they still run."""
+    spent_ns = 0
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            spent_ns += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
+    return spent_ns / 1e9
+
+
 def _received_bytes(interface: str | None) -> int | None:
     path = Path(f"/sys/class/net/{interface}/statistics/rx_bytes")
     return int(path.read_text()) if interface is not None and path.exists() else None
@@ -213,26 +238,12 @@ def _received_bytes(interface: str | None) -> int | None:
 
 def _progress(done: int, count: int) -> None:
     if done % 8 == 0 or done == count:
-        _say({"progress": [done, count]})
-
-
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+        say({"progress": [done, count]})
 
 
 def main() -> None:
     """Answer until the input ends."""
-    trainer = Trainer()
-    for line in sys.stdin:
-        arguments = json.loads(line)
-        try:
-            _say({"result": getattr(trainer, arguments.pop("do"))(**arguments)})
-        except Error as error:
-            _say({"error": str(error)})
-        except Exception as error:  # noqa: BLE001 - the edge of the process: the other side must hear of it
-            traceback.print_exc()
-            _say({"error": repr(error)})
+    answer(Trainer())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Volumes of very different sizes: most take a few milliseconds, some take hundreds, as in SpeedyLoader's study.
 
-They are NIfTI files in one Parquet file. Their recipe uses the ops for volumes, plus `Pause`, whose cost is known in
-advance.
+The volumes are NIfTI files in one Parquet file. Their recipe uses the ops for volumes, plus `Pause`, whose cost is
+known in advance.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sophon.pipeline.ops.volumes.op import VolumeOp
 from sophon.pipeline.ops.volumes.written import nifti
 from sophon.pipeline.part import Signal
 
-_SIDE = 16  # side of the crop, and so of the smallest volume
+_SIDE = 16  # side of the crop, and therefore of the smallest volume
 
 
 @dataclass(frozen=True)
 class Pause(VolumeOp):
     """Wait for a number of seconds per voxel, like an op that calls another machine.
 
-    Its cost is known, and is the same on a busy machine.
+    Its cost is known, and is the same even on a busy machine.
     """
 
     s_per_voxel: float = 7e-7  # 3 ms for the smallest volume that the crop fits into

@@ -1,7 +1,7 @@
 """Synthetic CT scans of the abdomen, as large and smooth as those of KiTS19, with labelled kidneys and tumours.
 
 They are painted slice by slice: soft ellipses for body, fat, organs, spine and kidneys, in Hounsfield units, plus noise
-with the grain of a scanner's reconstruction. They do not look like real patients, but a loader sees no difference:
+with the grain of a scanner's reconstruction. They do not look like real patients, but match what matters to a loader:
 number of voxels, spacing, bytes after compression (about half of 16 bits), and size and location of the foreground.
 """
 
@@ -17,8 +17,8 @@ Plane = np.ndarray[Any, np.dtype[np.float32]]
 
 SIDE = 512  # width and height of a slice in voxels, as in KiTS19
 _MEDIAN_SLICES = 107
-_SLICES = (29, 640)  # of KiTS19, without the few largest
-_SPREAD = 0.75  # of the logarithm of the number of slices
+_SLICES = (29, 640)  # range in KiTS19, without the few largest
+_SPREAD = 0.75  # standard deviation of the logarithm of the number of slices
 _AIR, _FAT, _TISSUE, _LIVER, _BONE, _KIDNEY, _TUMOUR = -1000.0, -100.0, 45.0, 95.0, 420.0, 180.0, 70.0
 _NOISE_HU = 14.0
 _BANK = 16  # slices of noise, reused with rotations and shifts

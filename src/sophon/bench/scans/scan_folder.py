@@ -1,4 +1,4 @@
-"""A folder of synthetic scans: images, labels, and their foreground index."""
+"""A folder of synthetic scans: images, labels, and the labels' foreground indexes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sophon.pipeline.ops.volumes.written import chunked, nifti
 
 LIKE = "kits19"
 FORMATS = ("nii.gz", "nii", "zarr.zip")
-CHUNK = 32  # voxels along each axis of a chunk: 64 KiB of int16, so that little is decompressed in vain
-OPTIONS = "images=images&labels=labels"  # after the path of the folder
+CHUNK = 32  # voxels along each axis of a chunk: 64 KiB of int16, so that little is decompressed for nothing
+OPTIONS = "images=images&labels=labels"  # follow the path of the folder
 _NOTE = "scans.json"
 
 

@@ -6,7 +6,7 @@ is idle 85 % of the time. The study's loader takes 30 % less time and uses the G
 
 Here torch's DataLoader with worker processes, and ours with as many workers in strict and in relaxed order, take turns
 on the same synthetic scans, epoch by epoch. The consumer sleeps for each batch, long enough to be busy for 15 % of
-torch's time, as in the study. No loader of this CPU cost can beat the bound, which is the longest of three times, all
+torch's time, as in the study. No loader with this CPU cost can beat the bound, which is the longest of three times, all
 measured in the same epochs: the CPU seconds of the samples divided by the number of workers; those of the whole
 process, including reading, divided by the number of cores; and the consumer's time.
 
@@ -34,8 +34,8 @@ from sophon.process.cores import cores_here
 from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
-BATCH_SIZE = 4  # the study's
-SAMPLES = 120  # KiTS19 has 210; fewer than 100 make epochs of a second, of which start and end are a tenth
+BATCH_SIZE = 4  # as in the study
+SAMPLES = 120  # KiTS19 has 210; with fewer than 100, an epoch takes a second, a tenth of which is start and end
 SIDE = 192  # voxels along each side of a slice; KiTS19 has 512, but then an epoch would take minutes
 CROP = (64, 64, 64)
 BUSY_SHARE = 0.15  # busy share of the consumer with torch's loader: the study's GPU is idle for 85 %
@@ -75,7 +75,7 @@ def bench_segmentation(
         workers: Number of workers of each loader.
         side: Width and height of a slice in voxels.
         rounds: Timed epochs per loader, after one warm-up epoch.
-        data: Scans of `sophon synth --like kits19`; generated if not given.
+        data: Scans made by `sophon synth --like kits19`; generated if not given.
         on_step: Called with the name of the next step, its number and the number of steps.
 
     Returns:
@@ -162,7 +162,7 @@ def _consume(loader: Any, step_s: float) -> tuple[float, int]:
 
 
 def _kept(path: str, pipeline: Pipeline, folder: Path) -> dict[str, float]:
-    """Return the CPU seconds of an epoch that caches the output of the ops before the crop, and of the next epoch."""
+    """Return the CPU seconds of an epoch that caches the results of the ops before the crop, and of the next epoch."""
     spent = []
     with DataLoader(path, pipeline, batch_size=BATCH_SIZE, cache=Cache(folder=folder, most_bytes=1 << 40)) as loader:
         before_s = _work_s(loader)
@@ -179,7 +179,7 @@ def _work_s(loader: DataLoader) -> float:
 
 
 class Scans(Dataset[Any]):
-    """The same work on the same files, coded the way a torch user would: one sample at a time, in a worker process.
+    """The same work on the same files, written as a torch user would: one sample at a time, in a worker process.
 
     Args:
         path: Folder with the scans.

@@ -1,8 +1,8 @@
-"""`sophon bench device`: work done before a batch is copied to a device, with floats made on the host or on the device.
+"""`sophon bench device`: the work before a batch is copied to a device, with floats made on the host or on the device.
 
 Both loaders read the same local files and produce the same bits. One finishes samples on the host; the other leaves
-bytes for the device, which is the CPU unless another is named. Epochs take turns. The benchmark counts the CPU time of
-finishing samples, before the copy, and reports the device's work separately.
+bytes for the device, which is the CPU unless another device is named. Epochs take turns. The benchmark counts the CPU
+time of finishing samples, before the copy, and reports the device's work separately.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`sophon bench latency`: the same epoch over links of the same rate and increasing round-trip times.
 
 The benchmark runs a server on this machine, a simulated long link (`rig.delay_line`), and one loader per policy and
-round trip. All loaders plan with a profile made by an earlier job and run the same epoch: the samples, their boxes and,
-if nothing has changed, their cuts are the same. The time to open a data set is not counted, nor is a first epoch of
-the same length: in it the node sees the files for the first time and indexes them, which would look like latency.
+round trip. All loaders plan with a profile made by an earlier job and run the same epoch, with the same samples and
+boxes and, unless something has changed, the same cuts. Not counted are the time to open a data set, and a first epoch
+of the same length, in which the node indexes the files: that would look like latency.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ POLICIES = ("none", "optimal")
 ROUND_TRIPS_MS = (0, 10, 30, 100)
 _BATCH = 64
 _TRIED = 512  # samples of a short epoch, used to choose the length of the long one
-_TRIALS = {"none": 1, "optimal": 2}  # number of short epochs: the first one leaves a profile, the second follows a plan
-_MARGIN = 1.15  # on the length of an epoch: later ones follow a better plan
+_TRIALS = {"none": 1, "optimal": 2}  # number of short epochs: the first records a profile, the second follows a plan
+_MARGIN = 1.15  # factor on the length of an epoch: later epochs follow a better plan
 
 
 def bench_latency(

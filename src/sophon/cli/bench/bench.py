@@ -35,7 +35,7 @@ from sophon.cli.bench.window import bench_window_command
 
 @click.group()
 def bench() -> None:
-    """Measure on this machine, next to the alternatives."""
+    """Measure on this machine, compared with alternatives."""
 
 
 bench.add_command(bench_calls_command)

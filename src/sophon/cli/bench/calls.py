@@ -22,10 +22,10 @@ from sophon.cli.progress import steps_bar
     default=10.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="CPU time of that step, in milliseconds.",
+    help="CPU time of the step, in milliseconds.",
 )
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Timed epochs per loader.")
 @json_option
 def bench_calls_command(
     data: Path | None, count: int, step_ms: float, workers: int, rounds: int, json_target: str | None
@@ -39,7 +39,7 @@ def bench_calls_command(
 
 
 def _print_calls(result: dict[str, Any], console: Console) -> None:
-    table = Table("loader", "samples/s", "/ torch", "CPU of loader and workers", "of the node, on the same cores")
+    table = Table("loader", "samples/s", "/ torch", "CPU of loader and workers", "CPU of the node, on the same cores")
     torch_per_s = result["per_s"]["torch"]
     names = {"torch": "torch's DataLoader", "local": "sophon, local files", "node": "sophon, over a node, optimal"}
     for name, rate in result["per_s"].items():

@@ -12,7 +12,7 @@ from rich.table import Table
 from sophon.cli.options import data_option, parsed, photo_folder
 from sophon.cli.output import json_option, show
 from sophon.cli.progress import steps_bar
-from sophon.units import format_seconds, parse_bandwidth
+from sophon.units import format_bytes, format_seconds, parse_bandwidth
 
 
 @click.command("cluster")
@@ -21,7 +21,7 @@ from sophon.units import format_seconds, parse_bandwidth
 @click.option(
     "--link", default="20mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of each node's link."
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs per case.")
 @click.option(
     "--shape",
     default="auto",
@@ -29,8 +29,8 @@ from sophon.units import format_seconds, parse_bandwidth
     type=click.Choice(["auto", "tbf", "server"]),
     help="What limits the rate: the kernel (tbf) or the servers.",
 )
-@click.option("--peers", is_flag=True, help="Also run Ray Data on the same files.")
-@click.option("--relays", is_flag=True, help="Also measure relays, as `sophon bench relays` does.")
+@click.option("--peers", is_flag=True, help="Also run Ray Data and tf.data service on the same files, cores and links.")
+@click.option("--relays", is_flag=True, help="Also measure relays, like `sophon bench relays`.")
 @json_option
 def bench_cluster_command(
     data: Path | None,
@@ -58,19 +58,37 @@ def _print(result: dict[str, Any], console: Console) -> None:
     uneven = result["uneven"]
     console.print(
         f"four parts: {result['times']:.2f}× the samples/s of one, with the same bits. One node of four with a "
-        "quarter of "
-        f"the link: epochs take {uneven['over_bound']:+.1%} of the plan's bound."
+        f"quarter of the link: epochs take {uneven['over_bound']:+.1%}, compared with the plan's bound."
     )
     ray = result["ray"]
     if ray is None:
         console.print("Ray is not installed; its cost was not measured.")
     else:
+        low, high = ray["spread"]
+        by_ray, by_registry, by_list = (format_seconds(ray["open_s"][how]) for how in ("ray", "registry", "list"))
         console.print(
-            f"Ray: {ray['overhead']:+.2%} CPU per sample compared with a list of the same nodes; opening takes "
-            f"{format_seconds(ray['open_s']['ray'])} with Ray, {format_seconds(ray['open_s']['registry'])} with a "
-            f"registry, {format_seconds(ray['open_s']['list'])} with a list."
+            f"Ray: {ray['overhead']:+.2%} CPU per sample compared with a list of the same nodes (quartiles {low:+.2%} "
+            f"… {high:+.2%}; a list compared with a list: {ray['chance']['overhead']:+.2%}); its threads in the "
+            f"trainer take {ray['threads_share']:.2%}. Opening takes {by_ray} with Ray, {by_registry} with a registry, "
+            f"{by_list} with a list. A killed node serves again after {format_seconds(max(ray['again_s']))} at most."
         )
     if "peers" in result:
-        console.print(f"Ray Data: {result['peers']['ray_data']['per_s']:.1f} samples/s on this host's loopback.")
-        for what, why in result["peers"]["not_compared"].items():
-            console.print(f"not compared: {what}: {why}")
+        _print_peers(result["peers"], console)
+
+
+def _print_peers(peers: dict[str, Any], console: Console) -> None:
+    table = Table("loader", "over the link", "samples/s", "bytes per sample", "trainer CPU per sample")
+    for system, ways in peers["systems"].items():
+        for way, row in ways.items():
+            cpu_s = row["trainer_cpu_ms_per_sample"] / 1e3
+            table.add_row(
+                system, way, f"{row['per_s']:.1f}", format_bytes(row["link_bytes_per_sample"]), format_seconds(cpu_s)
+            )
+    console.print(table)
+    for system, row in peers["killed"].items():
+        console.print(
+            f"one of two nodes killed: {system}: {row['lost']} lost, {row['repeated']} repeated, waited "
+            f"{format_seconds(row['longest_wait_s'])}, {row['error'] or 'the epoch ended'}"
+        )
+    for what, why in peers["not_compared"].items():
+        console.print(f"not compared: {what}: {why}")

@@ -23,7 +23,7 @@ from sophon.cli.progress import steps_bar
 def bench_isolation_command(
     data: Path | None, count: int, cores: float, seconds: float, json_target: str | None
 ) -> None:
-    """Compare CPU time of ops in a server's processes and threads."""
+    """Compare the CPU time of ops in child processes and in threads of a server."""
     from sophon.bench.isolation import bench_isolation
 
     with steps_bar("isolation") as report, photo_folder(data, count, report) as folder:

@@ -22,7 +22,7 @@ from sophon.cli.progress import steps_bar
 @seconds_option(30.0)
 @json_option
 def bench_ops_command(data: Path | None, count: int, seconds: float, json_target: str | None) -> None:
-    """Measure CPU time of ops and codecs compared with torchvision's."""
+    """Measure the CPU time of ops and codecs, compared with torchvision."""
     from sophon.bench.ops import bench_ops  # torch takes seconds to load; only this command needs it
     from sophon.bench.pictures.samples import load_samples
 

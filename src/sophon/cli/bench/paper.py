@@ -1,4 +1,4 @@
-"""``sophon bench paper``: the paper's evaluation on this machine, with its values next to ours."""
+"""``sophon bench paper``: the paper's evaluation on this machine, with the paper's values next to ours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     type=click.Choice(["openimages", "imagenet"]),
     default="openimages",
     show_default=True,
-    help="Data set of the paper to compare with, and to generate photos like.",
+    help="Data set of the paper to compare with; generated photos resemble it.",
 )
 @click.option("--count", type=click.IntRange(min=2), help="Samples in an epoch; enough for a few seconds if left out.")
 @click.option(
@@ -62,7 +62,7 @@ _FIGURES = "1a,1b,1c,1d,3,4"
     "--figures",
     metavar="LIST|all",
     default="",
-    help=f"Figures of the paper to reproduce, from {_FIGURES}; none if left out; 1d, 3 and 4 take minutes each.",
+    help=f"Figures of the paper to reproduce, out of {_FIGURES}; none if left out. 1d, 3 and 4 take minutes each.",
 )
 @click.option("--policies", metavar="LIST", default=_POLICIES, show_default=True, help="Policies to run.")
 @click.option(

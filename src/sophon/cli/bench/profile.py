@@ -22,7 +22,7 @@ from sophon.cli.progress import steps_bar
     default=0.05,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Share of the samples that are sent in each codec, to measure it.",
+    help="Share of the samples that are sent in each codec to measure it.",
 )
 @seconds_option(60.0)
 @json_option

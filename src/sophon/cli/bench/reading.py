@@ -27,7 +27,7 @@ def bench_reading_command(samples: int, workers: int, json_target: str | None) -
 
 
 def _print_reading(result: dict[str, Any], console: Console) -> None:
-    table = Table("samples from", "cuts", "samples/s", "compared with one by one", "verdict")
+    table = Table("samples from", "cuts", "samples/s", "vs. one by one", "verdict")
     table.add_row("the store itself, one by one", "", f"{result['in_turn_per_s']:,.0f}", "1.0×", "")
     for row in result["rows"]:
         rate, speedup = f"{row['samples_per_s']:,.0f}", f"{row['speedup']:.1f}×"

@@ -32,7 +32,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
 @click.option(
     "--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Number of cores near storage."
 )
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Interleaved epochs for each.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Interleaved epochs per recipe.")
 @json_option
 def bench_recipes_command(
     data: Path | None,

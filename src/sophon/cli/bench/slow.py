@@ -21,7 +21,7 @@ from sophon.cli.progress import steps_bar
     type=click.Choice(["cpu", "wait"]),
     default="cpu",
     show_default=True,
-    help="What samples cost: CPU time in NumPy, or waiting, which needs no core.",
+    help="What slow samples do: use CPU time in NumPy, or wait, which needs no core.",
 )
 @seconds_option(60.0)
 @json_option

@@ -15,10 +15,10 @@ from sophon.cli.progress import steps_bar
 @click.command("soak")
 @click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(0.05), help="How long to run.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the faults.")
-@click.option("--cluster", is_flag=True, help="Over parts with copies and relays: four nodes and two relays.")
+@click.option("--cluster", is_flag=True, help="Use parts with copies, and relays: four nodes, two relays.")
 @json_option
 def bench_soak_command(minutes: float, seed: int, cluster: bool, json_target: str | None) -> None:
-    """Load samples while nodes and links fail; compare every one."""
+    """Load samples while nodes and links fail; check every sample."""
     from sophon.bench.cluster.soak import bench_cluster_soak
     from sophon.bench.soak import bench_soak
 

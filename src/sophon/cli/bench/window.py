@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @seconds_option(30.0)
 @json_option
 def bench_window_command(data: Path | None, like: str, count: int, seconds: float, json_target: str | None) -> None:
-    """Measure CPU time and bytes of windows of JPEG files."""
+    """Measure the CPU time and bytes of windows of JPEG files."""
     from sophon.bench.pictures.samples import load_samples
     from sophon.bench.window import bench_window
 

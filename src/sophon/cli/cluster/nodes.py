@@ -19,7 +19,7 @@ from sophon.errors import ProtocolError
 @click.option(
     "--forget",
     metavar="DATASET",
-    help="Forget the parts of this data set that no node holds, which makes it smaller.",
+    help="Forget the parts of this data set that no node holds; the data set becomes smaller.",
 )
 @json_option
 def nodes(address: str, forget: str | None, json_target: str | None) -> None:
@@ -44,7 +44,7 @@ def _print(result: dict[str, Any], console: Console) -> None:
         relays = _about_relays(result.get("relays"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolError(
-            f"the registry describes its nodes in a form that is not known here: {error!r:.200}"
+            f"the registry describes its nodes in a form that this release does not know: {error!r:.200}"
         ) from error
     table = Table("node", "role", "state", "cores", "data set", "part", "samples")
     for row in rows:
@@ -65,7 +65,7 @@ def _rows(result: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _about_relays(relays: dict[str, Any] | None) -> str | None:
-    """Return which relays run and how many are wanted; None if the registry has nothing to do with relays."""
+    """Return which relays run and how many are wanted; None if there are no relays and none are wanted."""
     if relays is None or not (relays["wanted"] or relays["running"] or relays["runs_here"]):
         return None
     wanted, running, trainers = int(relays["wanted"]), int(relays["running"]), int(relays["trainers"])

@@ -31,7 +31,7 @@ def ray_command() -> None:
     default=120.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Seconds to wait until all are ready.",
+    help="Seconds to wait for all nodes to be ready.",
 )
 def up_command(file: Path, address: str, wait_s: float) -> None:
     """Start a registry and storage nodes as described in FILE."""

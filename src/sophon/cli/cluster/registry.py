@@ -25,7 +25,7 @@ from sophon.errors import ConfigError
 @click.option(
     "--node-token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Tokens that may announce nodes: on each line a token and the data sets it may announce, or '*' for all.",
+    help="Tokens that may announce nodes: one line per token, with the data sets it may announce, or '*' for all.",
 )
 @click.option(
     "--state",
@@ -47,7 +47,7 @@ from sophon.errors import ConfigError
 @click.option(
     "--relays-elsewhere",
     is_flag=True,
-    help="Run no relays here: only say how many are wanted, within --relays. Ray, or you, run them.",
+    help="Run no relays here; only report how many are wanted, within --relays. Ray, or you, run them.",
 )
 @click.option(
     "--relay-cores", default=1.0, show_default=True, type=click.FloatRange(0.05, 4096), help="Cores of each relay."
@@ -124,14 +124,14 @@ def registry(
 
 
 def bounds_from(text: str) -> Any:
-    """Return the bounds that a text such as 0-4 gives.
+    """Parse the bounds in a text such as 0-4.
 
     Raises:
-        ConfigError: It is not two numbers, the lower first.
+        ConfigError: The text is not two numbers, the lower one first.
     """
     from sophon.plan.scaling import Bounds
 
     least, mark, most = text.partition("-")
     if not (least.isdigit() and most.isdigit() and mark and len(text) < 12):
-        raise ConfigError(f"--relays: expected the fewest and the most, such as 0-4, got {text!r:.80}")
+        raise ConfigError(f"--relays: expected the lowest and highest number, such as 0-4, got {text!r:.80}")
     return Bounds(int(least), int(most))

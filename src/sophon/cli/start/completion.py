@@ -23,7 +23,7 @@ def completion(ctx: click.Context, *, shell: str) -> None:
     """  # noqa: D301 - click's own mark
     kind = get_completion_class(shell)
     if kind is None:
-        raise ConfigError(f"this release of click has no completion for {shell}; install 8.3 or newer")
+        raise ConfigError(f"this release of click has no completion for {shell}; install click 8.3 or newer")
     script = kind(ctx.find_root().command, {}, "sophon", "_SOPHON_COMPLETE")
-    # Its `source` would first run bash to check its version, and complain if there is none.
+    # click's `source` would first run bash to check its version, and complain if bash is missing.
     click.echo(script.source_template % script.source_vars())

@@ -91,7 +91,7 @@ def _make_photos(folder: Path, like: str, count: int) -> Path:
 
 
 class _bars:  # noqa: N801 - reads as a statement
-    """One bar per policy; each stays when the next one starts."""
+    """Show one bar per policy; each stays when the next one starts."""
 
     def __enter__(self) -> _bars:
         self._progress = bars(
@@ -163,7 +163,7 @@ def _next(data: Path | None) -> str:
 
 
 def _written(result: dict[str, Any], out: Path) -> str:
-    """Write the result and the report; return the message about them. A failure affects only these files."""
+    """Write the result and the report; return a message about them. A failure affects only these files."""
     from sophon.report.write import facts_of, write_report
 
     try:

@@ -52,9 +52,9 @@ def doctor(
 ) -> None:
     """Check this installation, a node or a data set, and a recipe.
 
-    Without arguments the installation and this machine are checked. With the address of a node (grpc://host:port/name)
-    or the path of a data set, also whether it can be reached and read, how fast samples arrive, whether the bits are
-    the same on both sides, and what could be offloaded. Exits with 1 if something must be fixed.
+    Without arguments the installation and this machine are checked. Given the address of a node (grpc://host:port/name)
+    or the path of a data set, the doctor also checks whether it can be reached and read, how fast samples arrive,
+    whether the bits are the same on both sides, and what could be offloaded. Exits with 1 if something must be fixed.
     """
     console = console_for(quiet=json_target == STDOUT)
     findings: list[Finding] = []

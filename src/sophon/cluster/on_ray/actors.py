@@ -26,12 +26,12 @@ from sophon.link.wire import parse_json
 
 _ADDRESS_S = 2.0  # between two lookups of the registry's address
 _ASK_S = 5.0
-_DRAIN_S = 40.0  # a relay finishes what it is asked for
+_DRAIN_S = 40.0  # a relay finishes the requests that it has
 _MOST_STATUS_BYTES = 64 << 20
 
 
 class Watched:
-    """Base of both actors: keeps one process running.
+    """Base class of the actors: keeps one process running.
 
     Args:
         folder: Folder for the state of the process.
@@ -87,7 +87,7 @@ class Watched:
 
 
 class RegistryKeeper(Watched):
-    """Keeps `sophon registry` running, and as many actors for relays as it wants.
+    """Keeps `sophon registry` running, and as many relay actors as the registry wants.
 
     Args:
         layout: The whole layout.
@@ -98,18 +98,18 @@ class RegistryKeeper(Watched):
         self._layout = layout
         self._asked_s = -_ADDRESS_S
         self._rests = False
-        self._leaving: dict[int, tuple[float, Any]] = {}  # relays that finish what they are asked for
+        self._leaving: dict[int, tuple[float, Any]] = {}  # relays that are finishing their last requests
         arguments = ["registry", "--host", told.host or own_host(), "--state", str(folder / "state.json")]
         if layout.relays.most:
             arguments += ["--relays", f"{layout.relays.least}-{layout.relays.most}", "--relays-elsewhere"]
         super().__init__(folder, [*arguments, *told.options], told.port)
 
     def rest(self) -> None:
-        """Start and stop no more relays, because all of them are being taken down."""
+        """Stop starting and stopping relays, because all of them are being taken down."""
         self._rests = True
 
     def between(self) -> None:
-        """Follow the number of relays that the registry wants."""
+        """Start or stop relays to match the number that the registry wants."""
         if not self._layout.relays.most or self._rests or time.monotonic() - self._asked_s < _ADDRESS_S:
             return
         self._asked_s = time.monotonic()
@@ -117,7 +117,7 @@ class RegistryKeeper(Watched):
             self._staff(int(told["relays"]["wanted"]))
 
     def _staff(self, wanted: int) -> None:
-        """Start the actors of relays that are wanted; have the others finish their work, then end them."""
+        """Start the relay actors that are wanted; let the others finish their work, then end them."""
         import ray
 
         for number, (since_s, drained) in list(self._leaving.items()):
@@ -139,7 +139,7 @@ class RegistryKeeper(Watched):
                 )
         for number in range(wanted, layout.relays.most):
             if number not in self._leaving:
-                with contextlib.suppress(ValueError):  # there is none
+                with contextlib.suppress(ValueError):  # there is no such actor
                     actor = ray.get_actor(RelaysLayout.actor(number), namespace=NAMESPACE)
                     self._leaving[number] = time.monotonic(), actor.drain.remote()
 
@@ -177,10 +177,10 @@ class StorageKeeper(Watched):
 
 
 class RelayKeeper(Watched):
-    """Keeps `sophon relay` running, in front of the nodes that there are.
+    """Keeps `sophon relay` running in front of all current nodes.
 
     Args:
-        layout: All that runs.
+        layout: The whole layout.
         number: Number of the relay.
     """
 
@@ -192,13 +192,13 @@ class RelayKeeper(Watched):
         self._command = RelayCommand(layout.relays.host or own_host(), layout.relays.cores, self._folder, options)
         self._asked_s = -_ADDRESS_S
         self._written = ""
-        super().__init__(self._folder, (), 0)  # not started until it is known whom to ask
+        super().__init__(self._folder, (), 0)  # not started until the nodes are known
 
     def _is_due(self) -> bool:
         return bool(self._keeper.arguments)
 
     def between(self) -> None:
-        """Find out which nodes there are; a relay in front of others is started anew."""
+        """Find out which nodes there are; if they have changed, restart the relay in front of the new ones."""
         if time.monotonic() - self._asked_s < _ADDRESS_S:
             return
         self._asked_s = time.monotonic()
@@ -216,7 +216,7 @@ class RelayKeeper(Watched):
 
 
 def registry_status(address: str) -> dict[str, Any] | None:
-    """Return what a registry tells of nodes and relays; None if it does not answer."""
+    """Return a registry's status of nodes and relays; None if it does not answer."""
     if not address:
         return None
     try:
@@ -226,7 +226,7 @@ def registry_status(address: str) -> dict[str, Any] | None:
 
 
 def write_address(path: Path, address: str, written: str) -> str:
-    """Write the registry's address to a file that a process reads; return what is in the file."""
+    """Write the registry's address to a file that a process reads; return the file's content."""
     if address and address != written:
         with contextlib.suppress(OSError), replacing(path) as file:
             file.write(address.encode() + b"\n")
@@ -242,7 +242,7 @@ def own_host() -> str:
 
 
 def registry_address(timeout_s: float = _ASK_S) -> str:
-    """Return the registry's address from its actor; "" if there is none yet."""
+    """Return the registry's address, as its actor reports it; "" if there is none yet."""
     import ray
     from ray.exceptions import RayError
 
@@ -261,14 +261,14 @@ def remote(kind: Callable[..., Any]) -> Any:
 
 
 def start_actor(kind: type[Any], name: str, label: Any, *arguments: Any, cores: float = 0) -> Any:
-    """Return a detached actor, which is started unless it exists.
+    """Return a detached actor, starting it unless it exists.
 
     Args:
-        kind: Its class.
-        name: Its name.
+        kind: Class of the actor.
+        name: Name of the actor.
         label: Labels of the Ray node to run on; empty for any.
         arguments: Arguments of the class.
-        cores: Number of cores that Ray reserves for it.
+        cores: Number of cores that Ray reserves for the actor.
     """
     options: dict[str, Any] = {"label_selector": dict(label)} if label else {}
     return (

@@ -49,7 +49,7 @@ class OnRay(Discovery):
         return self._registered.find()
 
     def report(self, bottleneck: str, waited_share: float, relay_share: float) -> None:
-        """Tell the registry what holds this trainer up."""
+        """Tell the registry what is holding this trainer up."""
         if self._registered is not None:
             self._registered.report(bottleneck, waited_share, relay_share)
 

@@ -5,16 +5,9 @@
     registry:
       port: 7070
     nodes:
-      - name: store-1
-        label: {sophon-store: "1"}      # of the Ray node that holds the data
-        data: {train: /data/train}
-        part: 1/2
-        cores: 4
-        options: [--token-file, /etc/sophon/tokens]
-    relays:                             # if trainers need CPU; left out, none are run
-      least: 0
-      most: 4
-      cores: 2
+      - name: store-1 label: {sophon-store: "1"}      # of the Ray node that holds the data data: {train: /data/train}
+        part: 1/2 cores: 4 options: [--token-file, /etc/sophon/tokens] relays:                             # run if
+        trainers need CPU; without this key, no relays run least: 0 most: 4 cores: 2
 """
 
 from __future__ import annotations
@@ -90,7 +83,7 @@ class RelaysLayout:
     Args:
         least: Fewest relays.
         most: Most relays; 0 for none.
-        cores: Number of cores of each, which Ray reserves: its autoscaler adds machines if there are too few.
+        cores: Number of cores of each relay, which Ray reserves; its autoscaler adds machines if there are too few.
         host: Address to listen on; "" for that of the Ray node.
         label: Labels of the Ray nodes to run on; empty for any node.
         options: Further options of `sophon relay`.
@@ -155,7 +148,7 @@ class Layout:
             raise ConfigError(f"{path} is not YAML: {str(error)[:300]}") from error
 
     def place(self, name: str) -> Path:
-        """Return the folder of one process on its host."""
+        """Return the folder for the state of one process on its host."""
         return Path(self.folder, hashlib.sha256(name.encode()).hexdigest()[:8] + "-" + name.replace(":", "-"))
 
 

@@ -1,7 +1,7 @@
 """Start, stop and inspect nodes on a Ray cluster.
 
-`serve` may be called again: it starts what is missing and leaves running processes as they are. To change the arguments
-of a process, take it `down` first.
+`serve` may be called again: it starts what is missing and leaves running processes alone. To change the arguments of a
+process, take everything `down` first.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def serve(layout: Layout | dict[str, Any], wait_s: float = 120.0) -> str:
 
     Args:
         layout: What to run; see `sophon.cluster.on_ray.layout`.
-        wait_s: How long to wait until all of them are ready; 0 returns at once.
+        wait_s: How long to wait for all processes to be ready; 0 returns immediately.
 
     Returns:
         The address of the registry; trainers may open ``sophon+ray://DATASET`` too.
 
     Raises:
-        ConfigError: The layout is wrong, or Ray is not connected.
+        ConfigError: The layout is invalid, or Ray is not connected.
         UnavailableError: An actor was not ready in time; the message says which one and why.
     """
     layout = layout if isinstance(layout, Layout) else Layout.parse(layout)
@@ -49,7 +49,7 @@ def down(wait_s: float = _DRAIN_S) -> list[str]:
 
     need_ray()
     names = sorted(running(), key=lambda name: name == REGISTRY)
-    if REGISTRY in names:  # or it would start relays again
+    if REGISTRY in names:  # otherwise it would start relays again
         with contextlib.suppress(RayError):
             ray.get(ray.get_actor(REGISTRY, namespace=NAMESPACE).rest.remote(), timeout=_ASK_S)
     draining = {}
@@ -83,7 +83,7 @@ def status() -> list[dict[str, Any]]:
 
 
 def running() -> list[str]:
-    """Return the names of our actors that exist."""
+    """Return the names of all sophon actors that exist."""
     import ray
 
     found = ray.util.list_named_actors(all_namespaces=True)
@@ -122,7 +122,7 @@ def _wait(actors: dict[str, Any], wait_s: float) -> str:
             name = next(iter(left))
             raise UnavailableError(
                 f"{name} is not ready after {wait_s:g} s: {problem.get(name) or 'it gave no reason'}. Check that a Ray "
-                "node has the labels it asks for and the paths of its data"
+                "node has the labels and data paths that the layout names"
             )
         time.sleep(_POLL_S)
     return address

@@ -1,17 +1,18 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Frames of FLAC files: where each begins, and some of them as a stream of their own.
+"""Finds the frames of a FLAC file, and makes a separate stream from some of them.
 
-A frame does not say how long it is. It ends where its CRC-16 comes out right and the header of the next frame follows,
-with the number that is due and a CRC-8 that fits; or at the end of the file. So the walk reads every byte once, and a
-file whose frames were all found is one in which no byte was damaged.
+A frame does not say how long it is. It ends where its CRC-16 is correct and a header follows that has the expected
+frame number and a correct CRC-8, or at the end of the file. So the walk reads every byte once, and if all frames of a
+file are found, no byte is damaged.
 
-A frame that begins another stream needs another number, which stands in its header: this is written anew, with both
-checksums. What follows the header begins at a whole byte, and is copied.
+In a new stream, frames have different numbers. The number is part of a frame's header, so the header and both checksums
+are rewritten. What follows the header starts on a byte boundary, and is copied.
 
-Memory safety: all reads go through typed memoryviews with their bounds checked, or are held against the length of the
-view. A buffer changed by another thread meanwhile gives an error, or other sound, but no read outside.
+Memory safety: all reads go through bounds-checked typed memoryviews, or are checked against the length of the view. If
+another thread changes the buffer in the meantime, the result is an error or wrong sound, but never an out-of-bounds
+read.
 
-Concurrency: no global state but tables that are written once, when the module is loaded. The GIL is released in `walk`.
+Concurrency: no global state except tables that are written once, when the module is loaded. `walk` releases the GIL.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
@@ -57,7 +58,7 @@ make_tables()
 
 
 cdef bint read_number(const uint8_t[::1] data, Py_ssize_t at, Frame* frame) noexcept nogil:
-    """Read a number that is written as UTF-8 writes characters, of up to 36 bits."""
+    """Read a number of up to 36 bits, encoded like a character in UTF-8."""
     cdef int first = data[at], more = 0, place
     cdef uint64_t number
     if first < 0x80:
@@ -117,7 +118,7 @@ cdef bint read_header(const uint8_t[::1] data, Py_ssize_t at, Frame* frame) noex
 
 
 cdef Py_ssize_t frame_end(const uint8_t[::1] data, Py_ssize_t at, Frame* frame, Frame* after) noexcept nogil:
-    """Return where a frame ends, and what the next one declares; -1 if no end is found, block 0 at the end of the file."""
+    """Return the end of a frame, or -1; `after` gets the next frame's header, with block 0 at the end of the file."""
     cdef Py_ssize_t place, end = data.shape[0]
     cdef uint16_t crc = 0
     cdef uint64_t due = frame.number + (<uint64_t> frame.block if frame.strategy == VARIABLE else 1)
@@ -131,15 +132,15 @@ cdef Py_ssize_t frame_end(const uint8_t[::1] data, Py_ssize_t at, Frame* frame, 
 
 
 def walk(const uint8_t[::1] data, Py_ssize_t start, int channels):
-    """Return where each frame begins, and where the last one ends; and how many samples each has.
+    """Return where each frame begins and the last one ends, and how many samples each frame has.
 
     Args:
         data: The file.
         start: Where the frames begin.
-        channels: That all frames must have.
+        channels: Number of channels that all frames must have.
 
     Raises:
-        NotWindowable: Not all of it is frames, in order and undamaged, that are alike.
+        NotWindowable: The file is not made up of undamaged, uniform frames in order.
     """
     cdef Frame frame, after, first
     cdef Py_ssize_t at = start
@@ -169,16 +170,16 @@ def walk(const uint8_t[::1] data, Py_ssize_t start, int channels):
 
 
 def cut(const uint8_t[::1] data, list starts, int first, int stop):
-    """Return frames[first:stop] as the frames of a stream of their own.
+    """Return frames[first:stop] as the frames of a separate stream.
 
     Args:
         data: The file.
         starts: Where each frame begins, and where the last one ends.
         first: Number of the first frame to keep.
-        stop: Number after that of the last.
+        stop: Number of the frame after the last one to keep.
 
     Raises:
-        NotWindowable: There are no such frames there.
+        NotWindowable: The frames are not where `starts` says.
     """
     cdef Frame frame
     cdef Py_ssize_t at, end, place, begun, body
@@ -228,7 +229,7 @@ def cut(const uint8_t[::1] data, list starts, int first, int stop):
 
 
 cdef bytes written_number(uint64_t number):
-    """Return a number as UTF-8 writes characters."""
+    """Return a number encoded like a character in UTF-8."""
     cdef int more = 1
     if number < 0x80:
         return bytes([number])

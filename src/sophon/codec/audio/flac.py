@@ -66,7 +66,7 @@ class FlacCodec(Codec):
 
 
 def _integers(array: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[int, np.ndarray[Any, Any]]:
-    """Return the bit depth, and the samples as integers that libsndfile writes unchanged at that depth."""
+    """Return the bit depth, and the samples as integers that libsndfile writes without change at that depth."""
     if not np.isfinite(array).all() or np.signbit(array[array == 0]).any():
         raise OpError("the sound has samples that no integer can represent.")
     for bits in (16, 24):

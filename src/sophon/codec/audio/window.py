@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sophon.codec.codec import AheadCodec, Payload
-from sophon.codec.window.refusal import NotWindowable
+from sophon.codec.window.refusal import NotWindowable, WholeNeeded
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Key, Kind, Pipeline, Spec, Trace, can_crop_early
 from sophon.pipeline.ops.audio import flac, wav
@@ -51,7 +51,7 @@ class AudioWindow(AheadCodec):
         return spec.kind is Kind.ENCODED
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops crop before they need all of a sound."""
+        """Return whether the ops crop before any of them needs the whole sound."""
         return can_crop_early(pipeline)
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
@@ -62,7 +62,7 @@ class AudioWindow(AheadCodec):
             trace.size = (header.samples,)
         interval = interval_of(pipeline, key, header)
         if interval is None:
-            raise OpError("this pass needs all of the sound.")
+            raise WholeNeeded("this pass needs all of the sound.")
         try:
             start, file = cut(data, header, *interval)
         except NotWindowable as reason:  # the whole file is sent instead
@@ -119,7 +119,7 @@ def interval_of(pipeline: Pipeline, key: Key, header: Wav | Flac, stop: int | No
         return None
     start, count = box
     is_inside = 0 <= start < start + count <= header.samples
-    return (start, count) if is_inside else None  # the op itself reports what is wrong with other values
+    return (start, count) if is_inside else None  # for other intervals, the op itself reports what is wrong
 
 
 def cut(data: Payload, header: Wav | Flac, start: int, count: int) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""Write the foreground index of a data set's labels: one small file per sample, next to the data.
+"""Writes the foreground index of a data set's labels: one small file per sample, next to the data.
 
 Limits:
     An existing file is kept if its label has the same size in bytes, so an interrupted run resumes where it stopped.
@@ -31,8 +31,8 @@ class Written:
         samples: Number of files in the folder now.
         kept: Number of files that existed before.
         unreadable: Samples whose labels cannot be read.
-        index_bytes: Size of all files.
-        sample_bytes: Size of all samples.
+        index_bytes: Total size of all index files.
+        sample_bytes: Total size of all samples.
     """
 
     folder: Path
@@ -92,13 +92,13 @@ def write_foreground(
 def _one(data: bytes, place: Path) -> tuple[int, bool]:
     """Write the index of one label; return its size in bytes, and whether it existed."""
     file = opened_file(memoryview(data), MAX_VOXELS)
-    # Whoever may write there may have put a pipe or a terabyte of nothing in its place.
+    # Someone with write access may have put a pipe or a huge sparse file in its place.
     if place.is_file() and place.stat().st_size <= foreground.MOST_BYTES:
         before = place.read_bytes()
         try:
             foreground.from_bytes(before, file.header.sizes, len(data))
         except OpError:
-            pass  # of another label, or damaged
+            pass  # for a different label, or damaged
         else:
             return len(before), True
     made = foreground.to_bytes(

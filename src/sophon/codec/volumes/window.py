@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sophon.bundle import pack, unpack
 from sophon.codec.codec import AheadCodec, Payload
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Pipeline, Spec, Trace, can_crop_early
 from sophon.pipeline.ops.volumes.decode import DecodeVolume, Opened
@@ -29,7 +30,7 @@ class VolumeWindow(AheadCodec):
         return spec.kind is Kind.ENCODED
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops crop before they need all of a volume."""
+        """Return whether the ops crop before any of them needs the whole volume."""
         return can_crop_early(pipeline)
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
@@ -40,7 +41,7 @@ class VolumeWindow(AheadCodec):
             trace.size = opened.image.header.sizes
         box = _box(opened, pipeline, key)
         if box is None:
-            raise OpError("this pass needs all of the volume.")
+            raise WholeNeeded("this pass needs all of the volume.")
         parts: list[bytes | memoryview] = [cut_patch(opened.image, box)]
         if opened.label is not None:
             parts.append(cut_patch(opened.label, box))

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True
-"""Bits of Huffman-coded JPEG scans, read and written: what `_jpeg` and `_progressive` share.
+"""Reads and writes the bits of Huffman-coded JPEG scans; shared by `_jpeg` and `_progressive`.
 
-A scan is *cleaned* before it is read: byte stuffing and restart markers are taken out, into a private buffer that always
-has `GUARD` bytes beyond its end, more than one block can consume. `clean` checks every read of input bytes against the
-length of the input; whoever reads the buffer checks after every block that it has not passed the end.
+A scan is *cleaned* before it is read: it is copied, without byte stuffing and restart markers, into a private buffer
+that always has `GUARD` bytes beyond its end, more than one block can consume. `clean` checks every read of input bytes
+against the length of the input; code that reads the buffer checks after every block that it has not passed the end.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -44,15 +44,15 @@ cdef struct Cursor:
     uint8_t *buf
     size_t filled
     size_t capacity
-    size_t *breaks  # where in `buf` a restart marker stood
+    size_t *breaks  # positions in `buf` at which restart markers were removed
     size_t breaks_known
     size_t breaks_capacity
     size_t breaks_passed
-    size_t end  # bit in `buf` that no MCU may pass
-    size_t pos  # bit in `buf`: the next MCU, or the padding before a restart
+    size_t end  # position in `buf`, in bits, that no MCU may pass
+    size_t pos  # position in `buf`, in bits: the next MCU, or the padding before a restart
     uint32_t mcu
     uint32_t to_restart  # MCUs left before a restart marker is due
-    size_t point  # index point jumped to last
+    size_t point  # the last index point jumped to
     int32_t dc[MAX_COMPONENTS]
 
 
@@ -80,7 +80,7 @@ cdef inline uint64_t peek(const uint8_t *buf, size_t pos) noexcept nogil:
 
 
 cdef inline int build_huffman(Huffman *table, const uint8_t *spec) noexcept nogil:
-    """Fill in the tables of `spec`: 16 counts, then the values; 0 if they are no code that libjpeg takes."""
+    """Fill in the table from `spec`: 16 counts, then the values; return 0 if libjpeg would not accept the code."""
     cdef uint32_t code = 0
     cdef int used = 0
     cdef int n
@@ -102,7 +102,7 @@ cdef inline int build_huffman(Huffman *table, const uint8_t *spec) noexcept nogi
 
 
 cdef inline int symbol(const Huffman *table, uint64_t bits, int *code_bits) noexcept nogil:
-    """Return the next symbol and the length of its code, or -1."""
+    """Return the next symbol, or -1 if there is none; `code_bits` gets the length of its code."""
     cdef uint32_t top = <uint32_t>(bits >> 48)
     cdef int n = 1
     while n <= 16 and top >= table.limit[n]:
@@ -114,7 +114,7 @@ cdef inline int symbol(const Huffman *table, uint64_t bits, int *code_bits) noex
 
 
 cdef inline const uint8_t *checked(bytes spec) except NULL:
-    """Return a Huffman table of which all bytes are there that its counts promise."""
+    """Return the bytes of a Huffman table after checking that it has as many values as its counts say."""
     cdef const uint8_t *counts = <const uint8_t *>PyBytes_AS_STRING(spec)
     cdef Py_ssize_t values = 0
     cdef int i
@@ -163,8 +163,8 @@ cdef inline int note_break(Cursor *c) noexcept nogil:
 cdef inline int clean(Cursor *c, size_t until, bint ordered, bint to_eoi) noexcept nogil:
     """Clean the bytes before offset `until`, which is at most `raw_bytes`.
 
-    With `ordered` restart markers must count up from RST0. With `to_eoi` an EOI marker must come before `until`, where
-    cleaning stops. Without, there must be no other marker than RSTn, and none that is cut in two.
+    With `ordered`, restart markers must count up from RST0. With `to_eoi`, an EOI marker must come before `until`, and
+    cleaning stops there. Without `to_eoi`, there must be no markers other than RSTn, and no marker cut in two.
     """
     cdef const uint8_t *p = c.raw + c.raw_next
     cdef const uint8_t *end = c.raw + until
@@ -219,7 +219,7 @@ cdef inline size_t segment_end(const Cursor *c) noexcept nogil:
 
 
 cdef inline int restart(Cursor *c, uint32_t interval) noexcept nogil:
-    """Step over the restart marker that is due."""
+    """Pass the restart marker that is due at this point."""
     cdef size_t at
     cdef int i
     if c.breaks_passed >= c.breaks_known:

@@ -1,18 +1,19 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=True
-"""The bit work of the `window` codec: walking, indexing and cutting one Huffman-coded JPEG scan.
+"""The bit-level work of the `window` codec: walks, indexes and cuts one Huffman-coded JPEG scan.
 
-A scan is first *cleaned* (byte stuffing and restart markers taken out) into a private buffer, then walked there
-block by block. Walking needs the lengths of AC codes only, never their values, so one table look-up passes
-several coefficients at once. Cutting copies the bits of the kept MCUs as they are; a DC difference is written
-anew only where the block before it is another one than in the source.
+A scan is first *cleaned* (copied into a private buffer, without byte stuffing and restart markers), then walked there
+block by block. Walking needs only the lengths of AC codes, never their values, so one table look-up passes several
+coefficients at once. Cutting copies the bits of the kept MCUs unchanged; a DC difference is rewritten only where the
+preceding block is not the same as in the source.
 
-Memory safety: input bytes are read in `clean`, `locate`, `jump` and `fingerprint` only, each time against the length
-of the buffer. Everything else reads the private buffer, which always has `GUARD` bytes beyond its end: more than one
-block can consume; the end is checked after every block. Numbers that come from an index are checked against the file
-before use. A buffer changed by another thread meanwhile gives a wrong picture, but no read outside.
+Memory safety: input bytes are read only in `clean`, `locate`, `jump` and `fingerprint`, and every read is checked
+against the length of the buffer. Everything else reads the private buffer, which always has `GUARD` bytes beyond its
+end, more than one block can consume; the end is checked after every block. Numbers that come from an index are checked
+against the file before use. If another thread changes the buffer in the meantime, the result is a wrong picture, but
+never an out-of-bounds read.
 
-Concurrency: no global state; a `Scan` does not change after construction, so threads may share one. The GIL is
-released in `index`, `cut` and `fingerprint`.
+Concurrency: no global state; a `Scan` does not change after construction, so threads may share one. `index`, `cut` and
+`fingerprint` release the GIL.
 """
 
 cimport cython
@@ -37,7 +38,7 @@ cdef enum:
     MAX_AC_BITS = 11
     LONG = 0xFF00  # look-up entry: decode this code by the slow path
     END_OF_BLOCK = 128  # advance of an entry that ends the block; coefficients passed before it are added
-    DC_LIMIT = 2047  # |DC| of an 8-bit picture never exceeds it; differences then fit 12 bits
+    DC_LIMIT = 2047  # |DC| of an 8-bit picture never exceeds this, so differences fit in 12 bits
     DC_CATEGORIES = 12
 
 
@@ -93,7 +94,7 @@ cdef struct Points:
 cdef struct Region:
     uint32_t x0, x1, y0, y1  # MCUs
     uint32_t whole_x0, whole_x1  # columns in which every block is kept
-    # Blocks kept of each component; all others become one DC difference of zero and an end of block.
+    # Blocks that are kept, by component; all others become a DC difference of zero and an end of block.
     uint32_t bx0[MAX_COMPONENTS]
     uint32_t bx1[MAX_COMPONENTS]
     uint32_t by0[MAX_COMPONENTS]
@@ -167,7 +168,7 @@ cdef int build_ac(AcTable *table, const uint8_t *spec, int width) noexcept nogil
         return 0
     table.shift = 64 - width
     fill(single, lengths, spec, width, True)
-    # Join symbols: the bits of an entry may show the next codes too, whose magnitudes need not be visible.
+    # Join symbols: the bits of an entry may include the next codes too, even if not all of their magnitude bits.
     for i in range(mask + 1):
         entry = single[i]
         while entry < (END_OF_BLOCK << 8):
@@ -250,7 +251,7 @@ cdef inline int walk_ac(const AcTable *table, const uint8_t *buf, size_t *at) no
     cdef int after, value, n
     cdef uint32_t entry
     while True:
-        # 57 bits suffice for an entry, which passes at most 11 + 15 bits, and for any one symbol after it.
+        # 57 bits are enough for an entry, which passes at most 11 + 15 bits, and for any one symbol after it.
         bits = peek(buf, pos)
         entry = table.look[bits >> table.shift]
         after = k + <int>(entry >> 8)
@@ -268,7 +269,7 @@ cdef inline int walk_ac(const AcTable *table, const uint8_t *buf, size_t *at) no
         if after == 64 or (entry >= (END_OF_BLOCK << 8) and entry != LONG and after - END_OF_BLOCK < 64):
             at[0] = pos + (entry & 0xFF)
             return OK
-        # A long code, or joined symbols of which only the first belong to this block: one symbol alone.
+        # A long code, or joined symbols of which only the first few belong to this block: take a single symbol.
         value = symbol(&table.huffman, bits, &n)
         if value < 0:
             return BAD_CODE
@@ -287,7 +288,7 @@ cdef inline int walk_ac(const AcTable *table, const uint8_t *buf, size_t *at) no
 
 
 cdef int open_whole(Cursor *c, const Layout *layout) noexcept nogil:
-    """Clean the scan to its end and stand before its first MCU."""
+    """Clean the scan to its end and place the cursor before its first MCU."""
     cdef uint64_t mcus = <uint64_t>layout.per_row * layout.rows
     cdef int status
     c.raw_next = layout.start
@@ -307,7 +308,7 @@ cdef int open_whole(Cursor *c, const Layout *layout) noexcept nogil:
 
 cdef int unpack(Points *points, const uint8_t *packed, size_t packed_bytes, const Layout *layout, size_t raw_bytes,
                 uint32_t stride, uint32_t rows) noexcept nogil:
-    """Read the points of the first `rows` rows and the one after; every number is checked against the file."""
+    """Read the points of the first `rows` rows and the next point; every number is checked against the file."""
     cdef size_t known, i
     cdef size_t at = 0
     cdef uint64_t bit = <uint64_t>layout.start << 3
@@ -320,7 +321,7 @@ cdef int unpack(Points *points, const uint8_t *packed, size_t packed_bytes, cons
     points.stride = stride
     points.per_row = (layout.per_row - 1) // stride + 1
     known = <size_t>points.per_row * rows + 1
-    # A point is at least one byte for its position and one for each DC: bounds what is allocated.
+    # A point has at least one byte for its position and one for each DC value, which bounds the allocation.
     if packed_bytes // (1 + layout.components) < known:
         return BAD_INDEX
     points.known = known
@@ -363,7 +364,7 @@ cdef inline uint32_t mcu_of(const Layout *layout, const Points *points, size_t p
 
 
 cdef int jump(Cursor *c, const Layout *layout, const Points *points, size_t point) noexcept nogil:
-    """Stand at an index point at or after the bytes already cleaned, with all bytes up to the next point cleaned."""
+    """Move to an index point at or after the bytes already cleaned, and clean all bytes up to the next point."""
     cdef size_t byte = <size_t>(points.bit[point] >> 3)
     cdef size_t following
     cdef int status, i
@@ -381,14 +382,14 @@ cdef int jump(Cursor *c, const Layout *layout, const Points *points, size_t poin
     status = clean(c, <size_t>(points.bit[following] >> 3), False, False)
     if status:
         return status
-    # The byte in which the next point lies is shown but not cleaned: a later jump there begins with it.
+    # The byte that contains the next point is readable but not cleaned: a later jump to that point starts with it.
     c.buf[c.filled] = c.raw[c.raw_next] if c.raw_next < c.raw_bytes else 0
     c.end = (c.filled << 3) + (points.bit[following] & 7)
     return OK
 
 
 cdef int step(Cursor *c, const Layout *layout, const Points *points) noexcept nogil:
-    """Go on at the next index point, which a walk has just reached: both must agree."""
+    """Continue from the next index point, which a walk has just reached; both must agree."""
     cdef Cursor walked = c[0]
     cdef int status, i
     status = jump(c, layout, points, c.point + 1)
@@ -406,7 +407,7 @@ cdef int step(Cursor *c, const Layout *layout, const Points *points) noexcept no
 
 
 cdef void copy(Writer *out, const uint8_t *buf, size_t start, size_t end) noexcept nogil:
-    """Write the bits from `start` to `end`, for which the caller has reserved their bytes and 32 more."""
+    """Write the bits from `start` to `end`; the caller has reserved enough space for them and 32 more bytes."""
     cdef const uint8_t *p = buf + (start >> 3)
     cdef size_t left = end - start
     cdef int shift = start & 7
@@ -463,14 +464,14 @@ cdef inline uint64_t zigzag(int32_t value) noexcept nogil:
 
 
 cdef void locate(const Cursor *c, size_t *raw, size_t *byte, size_t target) noexcept nogil:
-    """Move `raw`, the place in the file of cleaned byte `byte`, on to that of cleaned byte `target`."""
+    """Advance `raw`, the offset in the file of cleaned byte `byte`, to the offset of cleaned byte `target`."""
     cdef const uint8_t *p = c.raw + raw[0]
     cdef const uint8_t *end = c.raw + c.raw_next
     cdef const uint8_t *q
     cdef size_t left = target - byte[0]
     while p < end:
         if p[0] == 0xFF and p + 1 < end and p[1] != 0:
-            p += 2  # a restart marker holds no cleaned byte; a point at one lies behind it
+            p += 2  # a restart marker has no cleaned byte; a point at a marker is placed after it
             continue
         if left == 0:
             break
@@ -500,20 +501,21 @@ cdef object refusal(int status):
 
 @cython.final
 cdef class Scan:
-    """One Huffman-coded scan that holds all components.
+    """One Huffman-coded scan with all components.
 
     Args:
         start: Offset of its first entropy-coded byte.
-        per_row: MCUs.
-        rows: Of MCUs.
+        per_row: MCUs per row.
+        rows: Rows of MCUs.
         interval: MCUs between restart markers, 0 for none.
-        components: For each one blocks across and down in an MCU, quantisation, DC and AC table numbers.
-        dc_tables: Table number → 16 counts and the values, of at least the DC tables that components name.
-        ac_tables: The same of AC tables.
-        look_bits: Width of the look-up tables of AC codes, 8 to 11: a longer walk repays wider ones.
+        components: For each component, its blocks across and down in an MCU, and the numbers of its quantisation, DC
+            and AC tables.
+        dc_tables: Table number → 16 counts, then the values; at least the DC tables that the components use.
+        ac_tables: The same for AC tables.
+        look_bits: Width of the look-up tables for AC codes, 8 to 11 bits: wider ones pay off in longer walks.
 
     Raises:
-        NotWindowable: A table is no prefix code.
+        NotWindowable: A table is not a prefix code.
     """
 
     cdef Layout layout
@@ -544,17 +546,17 @@ cdef class Scan:
             self.layout.dc[i] = dc
             self.layout.ac[i] = ac
             if not built_dc >> dc & 1 and not build_dc(&self.dc_tables[dc], checked(dc_tables[dc])):
-                raise NotWindowable("a Huffman table that is no prefix code")
+                raise NotWindowable("a Huffman table that is not a prefix code")
             if not built_ac >> ac & 1 and not build_ac(&self.ac_tables[ac], checked(ac_tables[ac]), look_bits):
-                raise NotWindowable("a Huffman table that is no prefix code")
+                raise NotWindowable("a Huffman table that is not a prefix code")
             built_dc |= 1 << dc
             built_ac |= 1 << ac
 
     def index(self, const uint8_t[::1] data, uint32_t stride):
         """Walk the whole scan and return its packed index points, one at every `stride` MCUs of each row.
 
-        A point is the bit position in the file and the DC predictors, each as its difference to the point before, as
-        LEB128 (signed ones zigzag). The last point is the end of the last MCU.
+        A point is the bit position in the file and the DC predictors, each as the difference from the previous point,
+        in LEB128 (zigzag-coded if signed). The last point is the end of the last MCU.
 
         Raises:
             NotWindowable: The scan is damaged.
@@ -587,15 +589,16 @@ cdef class Scan:
         Args:
             data: The whole file.
             region: MCUs (left, top, right, bottom).
-            kept: For each component the blocks (left, top, right, bottom) whose samples matter; the coefficients of
-                others are dropped.
-            dc_targets: Table number → the DC table that the new scan is written with: the same codes, perhaps more.
+            kept: For each component, the blocks (left, top, right, bottom) whose samples matter; the coefficients of
+                all other blocks are dropped.
+            dc_targets: Table number → the DC table that the new scan is written with: the same codes, and possibly
+                more.
             head: Everything before the new scan.
             points: Packed index points; without them the scan is walked from its start.
-            stride: Of the points.
+            stride: Number of MCUs between two points of a row.
 
         Raises:
-            NotWindowable: The scan is damaged, as far as it was walked.
+            NotWindowable: The scan is damaged in the part that was walked.
             ArtifactError: The points do not fit the file.
         """
         cdef Cursor cursor
@@ -671,7 +674,7 @@ cdef class Scan:
         return OK
 
     cdef int walk_to(self, Cursor *c, uint32_t mcu) noexcept nogil:
-        """Pass all MCUs before `mcu`; a restart marker before it is left to be passed."""
+        """Pass all MCUs before `mcu`, but not a restart marker directly before it."""
         cdef int status
         while c.mcu < mcu:
             status = self.skip(c)
@@ -680,14 +683,14 @@ cdef class Scan:
         return OK
 
     cdef int advance(self, Cursor *c, const Points *points, uint32_t mcu) noexcept nogil:
-        """Do what `walk_to` does for an MCU of this row or the first of the next, by the index where there is one."""
+        """Do the same as `walk_to`, for an MCU in this row or the first of the next, by the index if there is one."""
         cdef uint32_t row, column
         cdef size_t point
         cdef int status
         if points.known:
             row = c.mcu // self.layout.per_row
             column = mcu - row * self.layout.per_row
-            # A point at a restart lies behind the marker; what is asked for is the end of the MCU before it.
+            # A point at a restart is placed after the marker, but the end of the MCU before it is wanted here.
             if mcu % self.layout.interval == 0:
                 column -= 1
             point = <size_t>row * points.per_row
@@ -704,7 +707,7 @@ cdef class Scan:
         cdef uint64_t before = <uint64_t>layout.start << 3
         cdef uint64_t bit
         cdef uint32_t row, column
-        cdef size_t byte = 0  # cleaned bytes whose place in the file is known
+        cdef size_t byte = 0  # index of the cleaned byte whose offset in the file is `raw`
         cdef size_t raw = layout.start
         cdef int status, i
         status = open_whole(c, layout)
@@ -714,7 +717,7 @@ cdef class Scan:
         row = 0
         column = 0
         while True:
-            # Only the very last point is not at the start of an MCU.
+            # Every point except the last is at the start of an MCU.
             if row < layout.rows and c.to_restart == 0:
                 status = restart(c, layout.interval)
                 if status:
@@ -740,7 +743,7 @@ cdef class Scan:
 
     cdef int careful(self, Cursor *c, const Region *r, const DcCode *codes, int32_t *predictor,
                      Writer *out) noexcept nogil:
-        """Copy one MCU block by block: write all DC differences anew, drop blocks that are not kept."""
+        """Copy one MCU block by block: rewrite all DC differences and drop blocks that are not kept."""
         cdef const Layout *layout = &self.layout
         cdef const AcTable *ac
         cdef uint32_t column = c.mcu % layout.per_row
@@ -845,7 +848,7 @@ cdef class Scan:
                 if status:
                     return status
                 if c.pos < start:
-                    return BAD_INDEX  # points that go backwards, around a restart marker
+                    return BAD_INDEX  # the points go backwards around a restart marker
                 if reserve_output(out, ((c.pos - start) >> 3) + 32):
                     return NO_MEMORY
                 copy(out, c.buf, start, c.pos)
@@ -924,7 +927,7 @@ cdef uint64_t xxh64(const uint8_t *p, size_t size) noexcept nogil:
 
 
 def fingerprint(const uint8_t[::1] data):
-    """Return XXH64 of all bytes: ties an index to its file at the price of reading memory once."""
+    """Return the XXH64 hash of all bytes, which ties an index to its file at the cost of one read of memory."""
     cdef size_t size = data.shape[0]
     cdef const uint8_t *p = NULL
     cdef uint64_t result

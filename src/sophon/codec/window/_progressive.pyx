@@ -1,21 +1,23 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=True
-"""The bit work of windows of progressive JPEGs: reads the coefficients of all scans and writes a baseline scan of some.
+"""The bit-level work for windows of progressive JPEGs: reads coefficients from all scans and writes some as a baseline
+scan.
 
-Every scan adds to what is known of the coefficients: DC or a band of AC of a component, from its highest bits (first) or
-one bit more of each (refinement). A refinement has one bit for every coefficient that is not zero yet, so the walk must
-know which those are, in all blocks that come before the last one of the window: a `mask` of 64 bits per block. The
-coefficients themselves are kept, in zigzag order, only for the blocks of the window. A scan is walked down to the last
-row of blocks that the window needs.
+Every scan adds to what is known about the coefficients: a component's DC or a band of its AC coefficients, either their
+highest bits (first scan) or one more bit of each (refinement). A refinement has one bit for every coefficient that is
+already nonzero, so the walk must know which ones are, in all blocks up to the last one of the window: a `mask` of 64
+bits per block. The coefficients themselves are kept, in zigzag order, only for the blocks of the window. A scan is
+walked down to the last row of blocks that the window needs.
 
-Memory safety: input bytes are read in `clean` and `scan_end` only, each time against the length of the buffer. Everything
-else reads the private buffer, which has `GUARD` bytes beyond its end, more than one block can consume; the end is checked
-after every block. Planes are as large as the frame says, and no walk depends on anything else. A buffer changed by
-another thread meanwhile gives a wrong picture, but no read outside.
+Memory safety: input bytes are read only in `clean` and `scan_end`, and every read is checked against the length of the
+buffer. Everything else reads the private buffer, which has `GUARD` bytes beyond its end, more than one block can
+consume; the end is checked after every block. Planes are as large as the frame says, and no walk depends on anything
+else. If another thread changes the buffer in the meantime, the result is a wrong picture, but never an out-of-bounds
+read.
 
-Concurrency: no global state; the GIL is released in `cut` and `scan_end`.
+Concurrency: no global state; `cut` and `scan_end` release the GIL.
 
-Limits: `MAX_BYTES` of coefficients and masks. Time is bounded by the bytes of the file, and by blocks × scans; whoever
-calls bounds the number of scans.
+Limits: `MAX_BYTES` of coefficients and masks. Time is bounded by the bytes of the file and by blocks × scans; the
+caller bounds the number of scans.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -34,14 +36,14 @@ from sophon.codec.window.refusal import NotWindowable
 
 cdef enum:
     LOOK_BITS = 10  # width of look-up tables; longer codes take the slow path
-    DC_LIMIT = 2047  # neither DC nor AC of an 8-bit picture exceeds it
+    DC_LIMIT = 2047  # no coefficient of an 8-bit picture exceeds this
     CATEGORIES = 12  # 0 to 11: magnitudes of up to 2047
     MAX_AL = 10  # a coefficient of 2^11 or more is out of range
-    TABLES = 2  # of either kind that a window is written with
+    TABLES = 2  # DC tables, and as many AC tables, that a window is written with
     SYMBOLS = 256
     LONGEST = 16  # bits of a code
     ZRL = 0xF0
-    BLOCK_BYTES = 256  # more than a block takes: 64 codes with their magnitudes, 27 bits each
+    BLOCK_BYTES = 256  # more than a block needs: 64 codes with their magnitudes, 27 bits each
 
 MAX_BYTES = 128 << 20  # of coefficients and masks: a window of 30 megapixels
 
@@ -67,8 +69,8 @@ cdef extern from *:
     static int sophon_width(uint32_t value) { int n = 0; while (value) { value >>= 1; n++; } return n; }
     #endif
     """
-    int sophon_lowest(uint64_t bits) noexcept nogil  # place of the lowest bit that is set; not of 0
-    int sophon_width(uint32_t value) noexcept nogil  # bits that a number takes; not of 0
+    int sophon_lowest(uint64_t bits) noexcept nogil  # position of the lowest set bit; undefined for 0
+    int sophon_width(uint32_t value) noexcept nogil  # number of bits in a number; undefined for 0
 
 
 cdef struct Look:
@@ -151,7 +153,7 @@ cdef inline int next_symbol(const Look *table, uint64_t bits, int *code_bits) no
 
 
 cdef inline int32_t extend(uint64_t bits, int size) noexcept nogil:
-    """Return the number that the first `size` bits stand for: a leading zero means a negative one."""
+    """Return the number encoded by the first `size` bits; a leading zero means that it is negative."""
     return <int32_t>((bits >> 1) >> (63 - size)) + ((<int32_t>(bits >> 63) - 1) & (1 - (1 << size)))
 
 
@@ -180,7 +182,7 @@ cdef inline int dc_first(const Look *table, const uint8_t *buf, size_t *pos, int
 
 cdef inline int ac_first(const Look *table, const uint8_t *buf, size_t *at, const Scan *scan, uint32_t *run,
                          uint64_t *mask, int16_t *block) noexcept nogil:
-    """Read the band of a block for the first time; without a block only its mask."""
+    """Read the band of a block for the first time; if `block` is NULL, only update its mask."""
     cdef size_t pos = at[0]
     cdef int k = scan.first
     cdef int last = scan.last
@@ -220,7 +222,7 @@ cdef inline int ac_first(const Look *table, const uint8_t *buf, size_t *at, cons
 
 
 cdef inline void refine(const uint8_t *buf, size_t *at, uint64_t passed, int32_t step, int16_t *block) noexcept nogil:
-    """Read one bit more of each coefficient of `passed`."""
+    """Read one more bit of each coefficient in `passed`."""
     cdef uint64_t bits
     cdef int32_t value, sign
     cdef int k, left
@@ -244,7 +246,7 @@ cdef inline void refine(const uint8_t *buf, size_t *at, uint64_t passed, int32_t
 
 cdef inline int ac_refine(const Look *table, const uint8_t *buf, size_t *at, const Scan *scan, uint32_t *run,
                           uint64_t *mask, int16_t *block) noexcept nogil:
-    """Read one bit more of the band of a block, and the coefficients that were zero up to now."""
+    """Read one more bit of the band of a block, including coefficients that were zero until now."""
     cdef size_t pos = at[0]
     cdef int32_t step = 1 << scan.after
     cdef uint64_t rest = (~<uint64_t>0 >> (63 - scan.last)) & (~<uint64_t>0 << scan.first)
@@ -306,7 +308,7 @@ cdef inline int16_t *kept_block(const Plane *plane, uint32_t x, uint32_t y) noex
 
 
 cdef int open_scan(Cursor *c, const Scan *scan, uint64_t mcus) noexcept nogil:
-    """Clean a scan and stand before its first MCU."""
+    """Clean a scan and place the cursor before its first MCU."""
     cdef int status
     c.filled = 0
     c.breaks_known = 0
@@ -378,7 +380,7 @@ cdef inline int read_dc_block(Cursor *c, const Scan *scan, const Look *table, in
 
 
 cdef int read_dc(Cursor *c, const Scan *scan, const Look *tables, Picture *picture) noexcept nogil:
-    """Read DC of one component, block by block, or of several, MCU by MCU."""
+    """Read the DC values of one component block by block, or of several components MCU by MCU."""
     cdef const Plane *plane = &picture.planes[scan.planes[0]]
     cdef bint alone = scan.count == 1
     cdef uint32_t per_row = plane.across if alone else picture.per_row
@@ -422,7 +424,7 @@ cdef int read_dc(Cursor *c, const Scan *scan, const Look *tables, Picture *pictu
 
 
 cdef void build_code(Code *code, const uint32_t *uses) noexcept nogil:
-    """Make the code with the fewest bits of at most 16 each, none of them all ones (ITU-T T.81, annex K.2)."""
+    """Build the shortest code with at most 16 bits per symbol, none of them all ones (ITU-T T.81, annex K.2)."""
     cdef uint64_t weight[SYMBOLS + 1]
     cdef int16_t value[SYMBOLS + 1]
     cdef int16_t other[SYMBOLS + 1]
@@ -442,7 +444,7 @@ cdef void build_code(Code *code, const uint32_t *uses) noexcept nogil:
             count += 1
     if count == 0:
         return
-    # One more symbol, of the least weight, takes the code of all ones.
+    # One extra symbol, with the least weight, takes the code of all ones.
     weight[count] = 1
     value[count] = SYMBOLS
     count += 1
@@ -478,7 +480,7 @@ cdef void build_code(Code *code, const uint32_t *uses) noexcept nogil:
     for i in range(count):
         lengths[size[i]] += 1
         longest = max(longest, <int>size[i])
-    # Codes that are too long are shortened in pairs, at the cost of a shorter one that gets a bit more.
+    # Codes that are too long are shortened in pairs, at the cost of one more bit for a shorter code.
     i = longest
     while i > LONGEST:
         while lengths[i] > 0:
@@ -493,7 +495,7 @@ cdef void build_code(Code *code, const uint32_t *uses) noexcept nogil:
     while lengths[i] == 0:
         i -= 1
     lengths[i] -= 1  # the code of all ones
-    # Symbols by the length that they had, and codes in that order.
+    # Symbols in the order of their original lengths, and codes in that order.
     for n in range(1, longest + 1):
         for i in range(count):
             if size[i] == n and value[i] < SYMBOLS:
@@ -620,7 +622,7 @@ cdef int write_window(const Picture *picture, Coding *coding, Writer *out) noexc
 
 
 cdef int set_plane(Plane *plane, tuple size, tuple kept, int table) except -1:
-    """Fill in one component, all but its memory."""
+    """Fill in everything about one component except its memory."""
     cdef uint32_t across, down, x0, y0, x1, y1
     cdef int h, v
     h, v, across, down = size
@@ -635,7 +637,7 @@ cdef int set_plane(Plane *plane, tuple size, tuple kept, int table) except -1:
 
 
 cdef int set_scan(Scan *scan, Look *looks, object found, const Picture *picture) except -1:
-    """Fill in one scan and the tables that it is read with."""
+    """Fill in one scan and the tables for reading it."""
     cdef int i
     cdef tuple planes, tables
     scan.start, scan.end, scan.interval, planes, tables, scan.first, scan.last, scan.before, scan.after = found
@@ -653,9 +655,9 @@ cdef int set_scan(Scan *scan, Look *looks, object found, const Picture *picture)
         if not 0 <= scan.planes[i] < picture.components:
             raise ValueError(f"a scan of component {scan.planes[i]}")
         if scan.first == 0 and scan.before:
-            continue  # one bit of DC has no code
+            continue  # a refinement of DC is not Huffman-coded
         if not build_look(&looks[i], checked(tables[i])):
-            raise NotWindowable("a Huffman table that is no prefix code")
+            raise NotWindowable("a Huffman table that is not a prefix code")
     return 0
 
 
@@ -689,7 +691,7 @@ cdef int allocate(Picture *picture) except -1:
 
 
 cdef dict specs(const Code *codes):
-    """Return number → table of those that are used."""
+    """Return the tables that are used, by number."""
     cdef int i
     return {
         i: PyBytes_FromStringAndSize(<const char *>codes[i].spec, 16 + codes[i].values)
@@ -699,19 +701,20 @@ cdef dict specs(const Code *codes):
 
 
 def cut(const uint8_t[::1] data, tuple mcus, tuple components, tuple scans, tuple region, tuple kept):
-    """Return the DC tables, the AC tables and the entropy-coded data, with an EOI marker, of a window.
+    """Return the DC tables, the AC tables and the entropy-coded data of a window, with an EOI marker.
 
     Args:
         data: The whole file.
-        mcus: Of the frame: in a row, and rows of them.
-        components: For each its blocks across and down in an MCU and in the picture, and which table it is written with.
+        mcus: Number of MCUs per row of the frame, and number of rows.
+        components: For each component, its blocks across and down in an MCU and in the picture, and the number of its
+            table.
         scans: (start, end, MCUs between restart markers or 0, components, Huffman tables, Ss, Se, Ah, Al) of each, in an
             order in which no scan needs a later one; a table is 16 counts, then the values.
         region: MCUs (left, top, right, bottom).
-        kept: For each component the blocks (left, top, right, bottom) whose samples matter; others become empty.
+        kept: For each component, the blocks (left, top, right, bottom) whose samples matter; all others become empty.
 
     Raises:
-        NotWindowable: A scan is damaged, as far as it was walked, or there is too much of it.
+        NotWindowable: A scan is damaged in the part that was walked, or the coefficients take too much memory.
     """
     cdef Picture picture
     cdef Cursor cursor
@@ -764,7 +767,7 @@ def cut(const uint8_t[::1] data, tuple mcus, tuple components, tuple scans, tupl
 
 
 def scan_end(const uint8_t[::1] data, size_t start):
-    """Return where the entropy-coded data from `start` on end: the offset of a marker that is no restart, or the end."""
+    """Return the end of the entropy-coded data from `start`: a marker other than a restart, or the end of the file."""
     cdef size_t size = data.shape[0]
     cdef size_t at = start
     cdef const uint8_t *p

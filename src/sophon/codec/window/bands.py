@@ -4,7 +4,7 @@ The scan of a JPEG file runs row by row. So the rows that a box needs are one co
 index points locate; with the header from the index (`pages`) that piece is all that is needed to cut a window. Unread
 bytes are zero in memory, and `cut` fails rather than read them: it stops at the next index point.
 
-A band is used if it is sufficiently smaller than the object; otherwise the whole object is read.
+A band is read only if it is sufficiently smaller than the object; otherwise the whole object is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sophon.pipeline.ops.decode import Decode, check_jpeg
 from sophon.store import Store
 
 INDEX_SHARE: Final = 0.008
-"""Share of a scan's bytes that index points may take. More than one point per row or two would not pay."""
+"""Share of a scan's bytes that index points may take. More than one point for every row or two would not pay off."""
 _WORTHWHILE: Final = 0.92  # share of an object: below it a band saves more than the overhead of a response
 _MARGIN_BYTES: Final = 8  # after the last point: its byte, a stuffed zero, a restart marker
 _METADATA: Final = (*range(0xE1, 0xEE), 0xEF, 0xFE)  # APP1 … APP15 without Adobe's APP14, and comments
@@ -50,7 +50,7 @@ class Bands:
 
     Args:
         store: The data set: a `Ranged` store.
-        pages: Its index.
+        pages: The window index of the data set.
     """
 
     def __init__(self, store: Store, pages: Pages) -> None:
@@ -58,7 +58,7 @@ class Bands:
         self._pages = pages
 
     def suits(self, pipeline: Pipeline) -> bool:
-        """Return whether a pipeline crops before it needs a whole picture, and uses no metadata."""
+        """Return whether a pipeline crops before any op needs the whole picture, and uses no metadata."""
         decode = pipeline.ops[0]
         plain = isinstance(decode, Decode) and not decode.upright and not decode.metadata
         return plain and available() and can_crop_early(pipeline)
@@ -93,7 +93,7 @@ class Bands:
         return Windowed.of(payload_of(window), size, length, lambda: store.read(sample))
 
     def _known(self, sample: int) -> tuple[Header, Index] | None:
-        """Return header and index points of a sample, if the index has them for the object that was listed."""
+        """Return the header and index points of a sample, if the index has them for the object as listed."""
         try:
             entry = self._pages.entry(sample)
             if entry is None or not entry.points or entry.name != self._store.identity(sample):
@@ -120,7 +120,7 @@ def span(header: Header, index: Index, mcus: tuple[int, int, int, int]) -> tuple
     points_per_row = (per_row - 1) // index.stride + 1
     fields = 1 + len(header.components)
     if len(values) != (points_per_row * rows + 1) * fields:
-        raise ArtifactError("the window index belongs to another picture")
+        raise ArtifactError("the window index belongs to a different picture")
     bits = 8 * header.scan_start + np.cumsum(values[::fields])
     left, top, _, bottom = mcus
     first = top * points_per_row + left // index.stride
@@ -128,7 +128,7 @@ def span(header: Header, index: Index, mcus: tuple[int, int, int, int]) -> tuple
 
 
 def make_entry(name: bytes, data: bytes) -> Entry:
-    """Return the entry of an object; without header and index if no window can be cut from it."""
+    """Return the index entry of an object; its header and points are empty if no window can be cut from the object."""
     try:
         check_jpeg(data)
         header = parse(data)
@@ -165,10 +165,10 @@ _BANDS: weakref.WeakKeyDictionary[Store, Bands] = weakref.WeakKeyDictionary()
 
 
 def attach(store: Store, pages: Pages) -> None:
-    """Make reads of a store's windows use its index from now on."""
+    """Use an index for reading windows of a store from now on."""
     _BANDS[store] = Bands(store, pages)
 
 
 def bands_of(store: Store) -> Bands | None:
-    """Return the reader of a store's windows; None if it has no index."""
+    """Return the reader of a store's windows; None if the store has no index."""
     return _BANDS.get(store)

@@ -1,10 +1,10 @@
 """Finds the MCUs and blocks of a JPEG that determine the pixels of a box.
 
 libjpeg decodes blocks one by one and then enlarges subsampled components to the size of the picture. Where a component
-is halved in a direction it interpolates (its "fancy upsampling"): pixel 2i takes samples i - 1 and i, pixel 2i + 1
+is halved in a direction, libjpeg interpolates ("fancy upsampling"): pixel 2i takes samples i - 1 and i, pixel 2i + 1
 takes i and i + 1, and at the borders of the picture the outermost sample stands in for the missing one. All other
-ratios repeat samples. So a box needs one more sample on either side of each halved component, and where it reaches the
-right or bottom border of the picture the window must end there too.
+ratios repeat samples. So a box needs one more sample of each halved component on either side, and where the box reaches
+the right or bottom border of the picture, the window must end there too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class NeededBlocks:
     """The part of a JPEG that a box needs.
 
     Attributes:
-        mcus: Its box in MCUs.
-        pixels: Its box in pixels: the window.
+        mcus: Box of the part, in MCUs.
+        pixels: Box of the part, in pixels: the window.
         kept: For each component, the box of blocks whose samples determine the pixels.
     """
 

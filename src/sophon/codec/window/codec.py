@@ -1,6 +1,6 @@
 """Picture windows: the part of a JPEG file that the next crop needs, as a JPEG file.
 
-Projection pushdown in the compressed domain: no pixel is decoded near storage, and the trainer decodes only the part.
+Projection pushdown in the compressed domain: no pixel is decoded near storage, and the trainer decodes only that part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sophon.codec.codec import AheadCodec, Payload
 from sophon.codec.window.header import Header, parse
 from sophon.codec.window.indexes import INDEXES, Indexes
 from sophon.codec.window.jpeg import Index, Window, available, check_metadata, cut
-from sophon.codec.window.refusal import NotWindowable
+from sophon.codec.window.refusal import NotWindowable, WholeNeeded
 from sophon.errors import ArtifactError, OpError, PayloadError
 from sophon.pipeline import Box, Key, Kind, Part, Pipeline, Spec, Trace, can_crop_early, needed_box
 from sophon.pipeline.jpeg import libjpeg
@@ -22,7 +22,7 @@ from sophon.pipeline.ops.decode import Decode, check_jpeg, is_upright, kept_meta
 
 _MARKER = 0xFF
 _FRAMES = (0xC0, 0xC1)
-_BEFORE_FRAME = (0xE0, 0xEE, 0xDB)  # what a window has there: JFIF, Adobe, quantisation tables
+_BEFORE_FRAME = (0xE0, 0xEE, 0xDB)  # segments that a window has before the frame: JFIF, Adobe, quantisation tables
 _FRAME = struct.Struct(">HHB")  # height, width, components
 _COLOURS = 3
 _PLACE = struct.Struct("<4I")  # top, left, height and width of the whole picture
@@ -37,7 +37,7 @@ _WORTHWHILE_SHARE_PROGRESSIVE = 0.65
 
 
 class JpegWindow(AheadCodec):
-    """A baseline JPEG made of only the MCUs that the next ops need.
+    """A baseline JPEG with only the MCUs that the next ops need.
 
     Byte layout: four uint32, little-endian: the row and column of the whole picture at which the window starts, and the
     height and width of the whole picture; then a JPEG file.
@@ -59,7 +59,7 @@ class JpegWindow(AheadCodec):
         return spec.kind is Kind.ENCODED and available()
 
     def looks_ahead(self, pipeline: Pipeline) -> bool:
-        """Return whether the ops crop before they need the whole picture."""
+        """Return whether the ops crop before any of them needs the whole picture."""
         return can_crop_early(pipeline)
 
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
@@ -73,7 +73,7 @@ class JpegWindow(AheadCodec):
             _check_metadata(data, pipeline)
             box = box_of(pipeline, key, header)
             if box is None:
-                raise NotWindowable("this pass needs the whole picture")
+                raise WholeNeeded("this pass needs the whole picture.")
             window = _cut(data, header, box, indexes, None if header.scans else indexes.find(data))
         except NotWindowable as reason:  # the whole file is sent instead
             raise OpError(f"{reason}.") from reason
@@ -133,7 +133,7 @@ def cut_down(
         picture = _own_decoded(window, header, decode)
         return Part(picture, window.top, window.left, window.full_height, window.full_width)
     except (NotWindowable, OpError):
-        return None  # decoding the whole file meets the same problem and gives a better message
+        return None  # decoding the whole file runs into the same problem and gives a better message
 
 
 def _whole(data: Payload, header: Header, decode: Decode) -> Part | None:
@@ -207,7 +207,7 @@ def payload_of(window: Window) -> bytes:
 
 
 def box_of(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None) -> Box | None:
-    """Return the box of a picture that one pass needs; None if it needs all of it.
+    """Return the box of a picture that one pass needs; None if it needs the whole picture.
 
     Raises:
         NotWindowable: The picture has more pixels than the limit.
@@ -220,7 +220,7 @@ def box_of(pipeline: Pipeline, key: Key, header: Header, stop: int | None = None
 
 
 def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index | None) -> Window:
-    """Cut a window; a file that is seen for the first time is indexed, which takes as long as the walk it saves.
+    """Cut a window; a file that is seen for the first time is indexed, which takes as long as walking it would.
 
     Progressive files have no index: their scans are read every time.
     """
@@ -234,4 +234,4 @@ def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index
     except (ArtifactError, NotWindowable):
         if index is None:
             raise
-        return cut(data, pillow_box, None, header)  # the index is wrong, and a walk needs none
+        return cut(data, pillow_box, None, header)  # the index is wrong; a walk works without one

@@ -1,7 +1,7 @@
 """Parses the header of a JPEG file, and decides whether a window may be cut from it.
 
 The rules guarantee that libjpeg (through Pillow) decodes the whole file, and that it decodes a window on its own to the
-same pixels: files it would reject, repair or treat specially are rejected here. The list is in `parse`.
+same pixels: files that libjpeg would reject, repair or treat specially are rejected here. `parse` lists the rules.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ class Header:
     Attributes:
         width: Width of the picture in pixels.
         height: Height of the picture in pixels.
-        components: Colour components in the order of frame and scan. A lone component has one block in an MCU: its
-            factors are given as 1, which is how it decodes, regardless of the frame.
+        components: Colour components in the order of frame and scan. A single component has one block per MCU: its
+            factors are given as 1, which is how it is decoded, whatever the frame declares.
         mcu_width: Width of an MCU in pixels.
         mcu_height: Height of an MCU in pixels.
         restart_interval: MCUs between restart markers, 0 for none; in a progressive file each scan has its own.
         scan_start: Offset of the first entropy-coded byte.
-        frame: The SOF segment with its marker.
-        scan: The SOS segment with its marker.
+        frame: The SOF segment, including its marker.
+        scan: The SOS segment, including its marker.
         quantisation: Table number → precision and number byte, then the values.
         dc: Table number → 16 counts, then the values.
         ac: Table number → 16 counts, then the values.
         scans: All scans of a progressive file, which together give every coefficient to its last bit; empty for other
             files.
         jfif: Whether a JFIF segment says that three components are YCbCr.
-        adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
-        doubtful: Whether Pillow reads metadata of this file that is not checked here, and may fail on it.
+        adobe: The 12 bytes of the Adobe segment that name the colour transform; empty without one.
+        doubtful: Whether the file has metadata that Pillow reads and may fail on, and that is not checked here.
     """
 
     width: int
@@ -199,13 +199,13 @@ def _as_baseline(frame: bytes, tables: Tables) -> tuple[bytes, bytes]:
     return bytes((0xFF, _EXTENDED if wide else _BASELINE)) + frame[2:], scan
 
 
-@lru_cache(maxsize=64)  # the files of a data set share a handful of them
+@lru_cache(maxsize=64)  # the files of a data set share a handful of such segments
 def _layout(frame_end: bytes, scan: bytes) -> tuple[tuple[Component, ...], int, int]:
-    """Return the components and the size of an MCU, from the end of the frame segment and the scan segment.
+    """Return the components and the size of an MCU, as the frame and scan segments declare them.
 
     Args:
         frame_end: The number of components, then three bytes for each.
-        scan: The scan segment with its marker.
+        scan: The scan segment, including its marker.
     """
     count = frame_end[0]
     if len(scan) < 5 or len(scan) != 8 + 2 * scan[4]:

@@ -1,14 +1,14 @@
 """Indexes of files seen before, kept in memory.
 
-An index is found by a hash of the file's bytes, so it can never belong to another file, whatever happens on disk. When
-the cache is full, nothing is evicted: an epoch touches every sample once, in random order, and a cache that evicts
+An index is found by a hash of the file's bytes, so it can never belong to a different file, whatever happens on disk.
+When the cache is full, nothing is evicted: an epoch touches every sample once, in random order, and a cache that evicts
 would drop each index before it is needed again.
 
-Indexes in a sidecar file are found in the same way, and take no memory beyond its list of hashes.
+Indexes in a sidecar file are found in the same way, and take no memory beyond the file's list of hashes.
 
-Concurrency: may be used by any number of threads; if two build the same index at once, one copy is kept. Limits:
-`max_bytes`. Indexes take about 2.4 % of the bytes of their files; 256 MB are enough for 10 GB of photos. Each worker
-process has its own indexes.
+Concurrency: may be used by any number of threads; if two threads build the same index at the same time, one copy is
+kept. Limits: `max_bytes`. Indexes take about 2.4 % of the bytes of their files; 256 MB are enough for 10 GB of photos.
+Each worker process has its own indexes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sophon.codec.window.header import Header
 from sophon.codec.window.jpeg import Data, Index, build_index, fingerprint
 
 if TYPE_CHECKING:
-    from sophon.codec.window.sidecar import Sidecar  # it needs pyarrow, which takes a tenth of a second to load
+    from sophon.codec.window.sidecar import Sidecar  # needs pyarrow, which takes a tenth of a second to load
 
 _ENTRY_BYTES = 300  # overhead of a dict entry, an Index and its bytes object, in addition to the points
 DEFAULT_MAX_BYTES = 256_000_000
@@ -31,7 +31,7 @@ class Indexes:
     """A bounded set of indexes.
 
     Args:
-        max_bytes: Upper bound on their total memory.
+        max_bytes: Upper bound on the total memory of the indexes.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_BYTES) -> None:

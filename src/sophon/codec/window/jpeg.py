@@ -2,7 +2,7 @@
 
 A window is a valid baseline JPEG of only the MCUs that a box of pixels needs: decoding it gives, for the box, the same
 bits as decoding the whole file and cropping. Nothing is decoded to pixels here. `header` says which files are eligible,
-`blocks` which MCUs are needed; the bit work is in the optional extensions `_jpeg` and `_progressive`.
+`blocks` which MCUs are needed; the bit-level work is in the optional extensions `_jpeg` and `_progressive`.
 
 Cost of a window:
 
@@ -14,9 +14,9 @@ Cost of a window:
 Concurrency: all functions are pure and may be called from any thread; the heavy parts release the GIL.
 
 Limits: progressive files have no index. Without an index the entropy-coded data below the window are not decoded. If
-they are damaged there, libjpeg decodes the whole file with a warning that Pillow does not pass on, and the pixels of
-the box are the same; files on which Pillow would raise (no EOI marker, other markers, a wrong number or order of
-restart markers) are rejected either way.
+those are damaged, libjpeg decodes the whole file with a warning that Pillow does not pass on, and the pixels of the box
+are the same; files on which Pillow would raise (no EOI marker, other markers, a wrong number or order of restart
+markers) are rejected either way.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ else:
 
 Data = bytes | bytearray | memoryview
 
-# Approximate maximum size of an index, as a share of the bytes of the scan. The mean time of a cut, measured on
-# ImageNet files by the true share: 164 µs at 2.0 %, 146 µs at 2.4 %, 141 µs at 2.8 %.
+# Approximate maximum size of an index, as a share of the bytes of the scan. Mean time of a cut, measured on
+# ImageNet files, by the actual share: 164 µs at 2.0 %, 146 µs at 2.4 %, 141 µs at 2.8 %.
 INDEX_SHARE: Final = 0.025
 # Measured mean size of a point in bytes: its position, and the DC value of each component.
 _POINT_BYTES: Final = 2.4
@@ -104,7 +104,7 @@ class Index:
         stride: Number of MCUs between two points of a row.
         file_bytes: Size of the file.
         fingerprint: XXH64 of the file.
-        points: The packed points (`_jpeg.Scan.index` says how).
+        points: The points, packed as described in `_jpeg.Scan.index`.
     """
 
     stride: int
@@ -113,7 +113,7 @@ class Index:
     points: bytes
 
     def to_bytes(self) -> bytes:
-        """Return the index as bytes for a file; the same index always gives the same bytes."""
+        """Return the index as bytes, to be written to a file; the same index always gives the same bytes."""
         head = _HEAD.pack(_MAGIC, _VERSION, self.stride, self.file_bytes, self.fingerprint, len(self.points))
         body = head + self.points
         return body + _CRC.pack(zlib.crc32(body))
@@ -123,7 +123,7 @@ class Index:
         """Parse the result of `to_bytes`.
 
         Raises:
-            ArtifactError: The bytes are not an index, or the index is damaged or of another version.
+            ArtifactError: The bytes are not an index, or the index is damaged or of a different version.
         """
         packed = bytes(packed)
         if len(packed) < _HEAD.size + _CRC.size or not packed.startswith(_MAGIC):
@@ -146,7 +146,7 @@ def available() -> bool:
 
 
 def fingerprint(data: Data) -> int:
-    """Return a hash of a file, by which its index is found."""
+    """Return the hash of a file by which its index is found."""
     return int(kernel.fingerprint(data))
 
 
@@ -161,7 +161,7 @@ def build_index(data: Data, header: Header | None = None, share: float = INDEX_S
         share: Approximate maximum size of the index, as a share of the bytes of the scan.
 
     Raises:
-        NotWindowable: No window can be cut from it.
+        NotWindowable: No window can be cut from the file.
     """
     header = parse(data) if header is None else header
     if header.scans:
@@ -183,17 +183,17 @@ def cut(
 
     Args:
         data: The whole file.
-        box: (left, top, right, bottom) in pixels of the whole picture, and inside it.
+        box: (left, top, right, bottom) in pixels of the whole picture; must lie inside it.
         index: Index of the same file; without one the scan is walked.
-        header: Header of the same file, if already parsed, since drawing a box needs the size of the picture.
+        header: Header of the same file, if already parsed; drawing a box needs the picture's size, for example.
         trusted: Whether the index was found by the fingerprint of these bytes, which are then not hashed again.
 
     Returns:
-        A window that contains the box: column x of the picture is its column x - left.
+        A window that contains the box: column x of the picture is column x - left of the window.
 
     Raises:
         NotWindowable: The same pixels cannot be guaranteed; use the whole file.
-        ArtifactError: The index was built from other bytes; build it again.
+        ArtifactError: The index was built from different bytes; build it again.
         ConfigError: The box is not inside the picture.
     """
     header = parse(data) if header is None else header
@@ -244,7 +244,7 @@ def _scan(header: Header, look_bits: int) -> kernel.Scan:
 
 
 def check_metadata(data: Data, header: Header) -> None:
-    """Let Pillow open a file whose metadata may make it fail: if it fails, so must we."""
+    """Let Pillow open a file whose metadata may make Pillow fail; raise if it fails."""
     if not header.doubtful:
         return
     # Pillow is slow to import and not needed for files without such metadata.
@@ -259,13 +259,13 @@ def check_metadata(data: Data, header: Header) -> None:
         raise NotWindowable("its metadata and its frame declare different sizes")
 
 
-@lru_cache(maxsize=256)  # most files of a data set share a few of them
+@lru_cache(maxsize=256)  # most files of a data set share a few such tables
 def _completed(table: bytes) -> bytes:
     """Return a DC table with the codes of `table` plus one for every category it lacks.
 
     Canonical codes are given out in order of length, and none is all ones, so the space after the longest code is
-    always free: longer codes put there change none of the others. If 16 bits are not enough, the table stays unchanged,
-    and a window that needs a missing category is rejected.
+    always free: adding longer codes there changes no existing code. If 16 bits are not enough, the table stays
+    unchanged, and a window that needs a missing category is rejected.
     """
     if len(table) >= 16 + len(_DC_CATEGORIES) and _DC_CATEGORIES.issubset(table[16:]):
         return table

@@ -1,7 +1,7 @@
-"""The window index of a bucket: makes it by reading every object once, and finds it again.
+"""The window index of a bucket: how it is made, by reading every object once, and how it is found again.
 
-It is stored next to the data (``s3://bucket/train.sophon-index`` for ``s3://bucket/train``), in a file that the user
-names, or in the cache folder if the bucket is not writable.
+The index is stored next to the data (``s3://bucket/train.sophon-index`` for ``s3://bucket/train``), in a file that the
+user names, or in the cache folder if the bucket is not writable.
 
 The work can be interrupted: finished pages are kept in the cache folder, and pages whose objects are unchanged are not
 made again.
@@ -47,8 +47,8 @@ class WrittenIndex:
     Args:
         place: Where it was written.
         samples: Number of entries.
-        kept: Number of entries from an earlier, interrupted run.
-        without: Number of entries from which no window can be cut.
+        kept: Number of entries taken over from an earlier, interrupted run.
+        without: Number of samples from which no window can be cut.
         unreadable: Number of samples that could not be read.
         index_bytes: Size of the index.
         sample_bytes: Size of all samples.
@@ -144,7 +144,7 @@ def write_index(
         store: The data set.
         out: File to write; None to write next to the data, or to the cache folder if the bucket is not writable.
         cache_dir: Where finished pages are kept.
-        threads: How many objects to read at once.
+        threads: How many objects to read at the same time.
         on_progress: Called with the number of samples done and the total.
 
     Raises:
@@ -177,7 +177,7 @@ _UNREADABLE: Final = bytes(8)  # the name of an unreadable sample; no object has
 
 
 def _pages(store: Any, work: Path | None, pool: ThreadPoolExecutor) -> Iterator[tuple[bytes, list[Entry], int]]:
-    """Yield each page, its entries, and how many of them were made earlier."""
+    """Yield each page, its entries, and how many of the entries were made earlier."""
     earlier = {} if work is None else _earlier(work)
     sink = None if work is None else work.open("ab")
     try:
@@ -229,7 +229,7 @@ def _earlier(work: Path) -> dict[int, bytes]:
         number, size, crc = _FRAME.unpack_from(data, at)
         page = data[at + _FRAME.size : at + _FRAME.size + size]
         if len(page) != size or zlib.crc32(page) != crc:
-            os.truncate(work, at)  # the frame being written when it ended
+            os.truncate(work, at)  # the frame that was being written when the run ended
             break
         found[number] = page
         at += _FRAME.size + size

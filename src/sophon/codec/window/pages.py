@@ -1,8 +1,8 @@
 """The window index of objects, in pages: the information needed to read only some rows of a JPEG picture.
 
-It has one entry per sample, in manifest order: a name (a hash of key, size and ETag), the file's header without its
-metadata, and the index points. An entry is used only if its name matches the sample, so an index always matches
-the bytes that a request with the same ETag returns.
+The index has one entry per sample, in manifest order: a name (a hash of key, size and ETag), the file's header without
+its metadata, and the index points. An entry is used only if its name matches the sample, so it always matches the bytes
+that a request with the same ETag returns.
 
 Layout, little-endian::
 
@@ -13,8 +13,8 @@ Layout, little-endian::
 A reader fetches the tail, the directory, and a page when one of its samples is needed. Fetched pages are kept in a file
 in the cache folder; a page that is missing or damaged there fails its CRC-32 and is fetched again.
 
-Unlike an index of files (`sidecar`), it has no seal: it is in the same bucket as the data, and anyone who can write
-there can change the data too.
+Unlike an index of files (`sidecar`), this index has no seal: it is in the same bucket as the data, and anyone who can
+write there can change the data too.
 
 Concurrency: any number of threads may read; two may fetch the same page.
 """
@@ -69,7 +69,7 @@ def unpack_page(page: bytes, samples: int) -> list[Entry]:
     """Return the entries of a page.
 
     Raises:
-        ArtifactError: It does not contain this many entries, or its lengths do not add up.
+        ArtifactError: The page does not contain this many entries, or its lengths do not add up.
     """
     at = samples * _ENTRY.size
     if len(page) < at:
@@ -104,7 +104,7 @@ class Pages:
         cache: File in which fetched pages are kept; None to keep none.
 
     Raises:
-        ArtifactError: It is damaged, or not an index.
+        ArtifactError: The index is damaged, or it is not an index.
     """
 
     def __init__(self, read_at: ReadAt, size: int, where: str, cache: Path | None = None) -> None:
@@ -116,7 +116,7 @@ class Pages:
         self.samples = int(samples)
         expected = -(-self.samples // PAGE_SAMPLES) * _PLACE.itemsize
         if magic != _MAGIC or directory_bytes != expected or directory_bytes > min(size, _MOST_DIRECTORY_BYTES):
-            raise ArtifactError(f"{where} is not a window index, or is from another release; {_REMEDY}")
+            raise ArtifactError(f"{where} is not a window index, or is from a different release; {_REMEDY}")
         directory = read_at(size - _TAIL.size - directory_bytes, directory_bytes)
         if zlib.crc32(directory) != crc:
             raise ArtifactError(f"{where}: the window index is damaged; {_REMEDY}")
@@ -142,7 +142,7 @@ class Pages:
 
         Raises:
             OSError: The page cannot be fetched.
-            ArtifactError: It is damaged.
+            ArtifactError: The page is damaged.
         """
         if not 0 <= sample < self.samples:
             return None
@@ -152,7 +152,7 @@ class Pages:
         if entries is None:
             first = number * PAGE_SAMPLES
             entries = unpack_page(self._page(number), min(PAGE_SAMPLES, self.samples - first))
-            with self._lock, suppress(ValueError):  # too large to be kept
+            with self._lock, suppress(ValueError):  # raised if the page is too large to be kept
                 self._held[number] = entries
         return entries[sample % PAGE_SAMPLES]
 

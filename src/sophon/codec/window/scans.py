@@ -1,4 +1,4 @@
-"""The scans of a progressive JPEG: which coefficients each contains, and whether together they are complete.
+"""The scans of a progressive JPEG: which coefficients each of them contains, and whether all coefficients are complete.
 
 libjpeg does its best with a file whose scans break the rules, and smooths the blocks of a file that ends before
 its coefficients are complete. Neither works with part of a picture, so such files are rejected.
@@ -36,15 +36,15 @@ class Scan(NamedTuple):
 
     Attributes:
         start: Offset of its first entropy-coded byte.
-        end: Offset of the marker after its last one.
+        end: Offset of the marker after its last entropy-coded byte.
         interval: MCUs between restart markers, 0 for none.
-        components: The components it contains, by their position in the frame.
-        tables: The Huffman table of each: 16 counts, then the values. Empty for a refinement of DC by one bit, which
-            has no code.
+        components: The components that the scan contains, by their position in the frame.
+        tables: The Huffman table of each component: 16 counts, then the values. Empty for a refinement of DC, whose
+            bits are not Huffman-coded.
         first: First coefficient in zigzag order; 0 is DC.
         last: Last coefficient.
-        before: How many low bits were missing before it; 0 if it is the first scan of these coefficients.
-        after: How many low bits are missing after it.
+        before: How many low bits were missing before this scan; 0 if it is the first scan of these coefficients.
+        after: How many low bits are missing after this scan.
     """
 
     start: int
@@ -61,7 +61,7 @@ class Scan(NamedTuple):
 def read_scans(data: bytes | bytearray | memoryview, at: int, identifiers: bytes, tables: Tables) -> tuple[Scan, ...]:
     """Read the headers of all scans, up to the end of the picture.
 
-    It rejects: more than `MAX_SCANS` scans; scans that repeat coefficients, bring them out of order or leave bits
+    It rejects: more than `MAX_SCANS` scans; scans that repeat coefficients, have them out of order or leave bits
     missing; components out of order; quantisation tables that change between scans; missing Huffman tables; segments
     between scans other than tables, restart intervals and comments; a file without an EOI marker.
 
@@ -69,7 +69,7 @@ def read_scans(data: bytes | bytearray | memoryview, at: int, identifiers: bytes
         data: The file.
         at: Offset of the first scan's header.
         identifiers: Identifiers of the components, in frame order.
-        tables: The tables before the first scan; those between the scans are added.
+        tables: The tables before the first scan; those between scans are added to it.
 
     Raises:
         NotWindowable: No window can be cut from the file.

@@ -29,14 +29,14 @@ class Tables:
     """Collects segments one by one.
 
     Attributes:
-        frame: The SOF segment with its marker.
+        frame: The SOF segment, including its marker.
         quantisation: Table number → precision and number byte, then the values.
         dc: Table number → 16 counts, then the values.
         ac: Table number → 16 counts, then the values.
         restart_interval: MCUs between restart markers, 0 for none.
         jfif: Whether there is a JFIF segment.
-        adobe: The 12 bytes of the Adobe segment that name the colour transform, or none.
-        density: Whether JFIF gives the density.
+        adobe: The 12 bytes of the Adobe segment that name the colour transform; empty without one.
+        density: Whether the JFIF segment gives the density.
         exif: Whether there is an Exif segment.
         doubtful: Whether there are other segments that Pillow reads and may fail on.
     """

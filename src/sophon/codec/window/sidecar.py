@@ -12,14 +12,13 @@ File layout, one Arrow IPC file::
 An index is found by the hash of the bytes to be cut, so a stale or damaged entry is simply not found. Sizes and times
 show which entries are stale without reading the samples. A wrong index would silently give wrong pixels, and anyone can
 compute a checksum; so each index is sealed with a key of the user who made it (`process.folders.secret_key`), and an
-index with another seal is not used.
+index with a different seal is not used.
 
 Concurrency: a sidecar does not change once it is open; any number of threads may use it, even after a fork. Files are
-replaced as a whole, so a node keeps the one it has opened.
+replaced as a whole, so a node keeps using the one that it has opened.
 
-Limits: a sidecar takes 28 bytes of memory per sample. Indexes are read from the file and not mapped, since the file may
-be truncated in place, as `cp` does: truncating a mapped file would crash the process. This way its indexes are just not
-found.
+Limits: a sidecar takes 28 bytes of memory per sample. Indexes are read from the file rather than mapped: if a mapped
+file is truncated in place, as `cp` does, the process crashes, whereas with reads the indexes are simply not found.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from sophon.store.shards import is_pattern
 
 FORMAT: Final = 2
 SUFFIX: Final = ".sophon-windows"
-ROOM: Final = "windows"  # where they are in the cache folder
+ROOM: Final = "windows"  # the folder for window indexes inside the cache folder
 _META: Final = b"sophon.windows"
 _SCHEMA: Final = pa.schema(
     [
@@ -84,7 +83,7 @@ class Sidecar:
         path: The file.
 
     Raises:
-        ArtifactError: It is missing, damaged, of another format or not a sidecar.
+        ArtifactError: The file is missing, damaged, of a different format or not a sidecar.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -108,7 +107,7 @@ class Sidecar:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that the look-up tables take."""
+        """Memory that the look-up tables take, in bytes."""
         return 28 * len(self)
 
     def find(self, hashed: int) -> Index | None:
@@ -126,7 +125,7 @@ class Sidecar:
         return index if index.fingerprint == hashed else None
 
     def entry(self, row: int) -> bytes | None:
-        """Return the packed index in a row; None if no window can be cut, b"" if this user did not make it."""
+        """Return the packed index in a row; None if no window can be cut, b"" if this user did not make the index."""
         if self._lengths[row] < 0:
             return None
         packed, is_own = self._unsealed(row)
@@ -138,9 +137,9 @@ class Sidecar:
         return packed, self._key is not None and hmac.compare_digest(seal, _seal(packed, self._key))
 
     def _try_seals(self) -> None:
-        """Reject a file that someone else made or changed; all of it, since nothing else in it can be trusted.
+        """Reject a whole file that someone else made or changed, since nothing in it can be trusted.
 
-        An entry that is merely damaged also has a wrong checksum.
+        An entry that is merely damaged, and so has a wrong checksum as well, does not count.
         """
         rows = np.flatnonzero(self._lengths >= 0)
         for row in rows[:: -(-len(rows) // _TRIED)].tolist() if len(rows) else ():
@@ -167,7 +166,7 @@ class Sidecar:
         ids = self.column("id")
         listed = whole(store.manifest.ids)
         if pa.chunked_array([listed]).equals(ids):
-            rows = np.arange(len(store), dtype=np.int64)  # as listed at that time: ids need not be unique
+            rows = np.arange(len(store), dtype=np.int64)  # the same listing, so row i is sample i even if ids repeat
         else:
             found = pc.index_in(listed, value_set=ids)
             rows = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -177,7 +176,7 @@ class Sidecar:
         return rows
 
     def stale_share(self, store: Store) -> float:
-        """Return the share of a store's samples without an entry of the same size and time, estimated from some."""
+        """Return the share of a store's samples without an entry of the same size and time, estimated from a subset."""
         rows = self.rows_of(store)
         times = self.column("mtime_ns").to_numpy()
         probed = range(0, len(store), -(-len(store) // _PROBED))
@@ -228,8 +227,8 @@ class Written:
     Args:
         path: The file.
         samples: Number of entries.
-        kept: Number of entries taken over from an earlier file.
-        without: Number of entries without an index: no window can be cut from the sample, or it is progressive.
+        kept: Number of entries copied from an earlier file.
+        without: Number of entries without an index, because no window can be cut from the sample or it is progressive.
         unreadable: Number of samples that could not be read, and have no entry.
         index_bytes: Size of all indexes.
         sample_bytes: Size of all samples that have an index.
@@ -249,12 +248,12 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
 
     Args:
         store: The data set.
-        path: The file to write; replaced as a whole at the end.
-        threads: How many samples to index at once.
+        path: The file to write; an existing file is replaced at the end, as a whole.
+        threads: How many samples to index at the same time.
         on_progress: Called with the number of samples done and the total.
 
     Raises:
-        ArtifactError: A different kind of file is in its place, or it cannot be written.
+        ArtifactError: There is a different kind of file at this path, or it cannot be written.
     """
     remove_leftovers(path.parent)
     earlier = _earlier(path)
@@ -316,7 +315,7 @@ class _Known:
 
 
 def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any] | None, bool]:
-    """Return the entry of a sample, and whether it was known; None if it cannot be read."""
+    """Return the entry of a sample, and whether it was already known; None if the sample cannot be read."""
     try:
         # Taken before the sample is read: if it changes in between, its entry is stale, never wrong.
         mtime_ns = store.changed_ns(sample)
@@ -378,7 +377,7 @@ def _earlier(path: Path) -> Sidecar | None:
         return Sidecar(path)
     except ArtifactError as error:
         if path.name.endswith(SUFFIX) or path.parent.name == ROOM:
-            return None  # damaged or of another release, in our own place: it is recreated
+            return None  # damaged or from a different release, but at our own default path: it is recreated
         raise ArtifactError(f"{error} It is not overwritten; choose another file with --out.") from error
 
 
@@ -396,7 +395,7 @@ def place_to_write(path: Place, cache_dir: Path | None = None) -> Path:
     """Return the first of these places that can be written to.
 
     Raises:
-        ArtifactError: None of them can.
+        ArtifactError: None of them can be written to.
     """
     candidates = places(path, cache_dir)
     for place in candidates:

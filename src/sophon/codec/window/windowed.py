@@ -1,4 +1,4 @@
-"""A window in place of the file it was cut from."""
+"""A window that stands in for the file that it was cut from."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 
 class Windowed(bytes):
-    """A window payload (of the codec `window`) that replaces the file it was cut from.
+    """A payload of the codec `window` that stands in for the file that it was cut from.
 
     Attributes:
         file_bytes: Size of the file.
-        read_bytes: How much of it was read.
-        whole: Returns the file, in case it is needed after all.
+        read_bytes: How many bytes of the file were read.
+        whole: Reads the whole file, in case it is needed after all.
     """
 
     file_bytes: int = 0
@@ -20,7 +20,7 @@ class Windowed(bytes):
 
     @classmethod
     def of(cls, payload: bytes, file_bytes: int, read_bytes: int, whole: Callable[[], bytes]) -> Windowed:
-        """Return a window with the metadata of its file."""
+        """Return a window with these sizes and a way to read the whole file."""
         made = cls(payload)
         made.file_bytes, made.read_bytes, made.whole = file_bytes, read_bytes, whole
         return made

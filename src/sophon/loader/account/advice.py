@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sophon.codec.route import UNTOUCHED
 from sophon.loader.account.stats import Stats
 from sophon.plan.plan import Plan
 from sophon.plan.policies import DEFAULT_POLICY
 from sophon.plan.resources import kind_named
 
-_LITTLE = 0.05  # of an epoch's time is not worth a change
-_BUSY = 0.7  # of the workers' time spent computing, and the loop waits for their CPU
-_NEARLY = 0.9  # of an epoch that a resource is busy: there is no headroom
-_WAITS = 0.6  # of the fetching threads' time spent waiting, and the loop waits for reading
+_LITTLE = 0.05  # share of an epoch's time that is not worth a change
+_BUSY = 0.7  # share of the workers' time spent computing; above it, the loop waits for their CPU
+_NEARLY = 0.9  # share of an epoch in which a resource is busy; above it, there is no headroom
+_START_S = 3.0  # how long an epoch's first batch may take: connections, worker processes, a batch of large files
+_WAITS = 0.6  # share of the fetching threads' time spent waiting; above it, the loop waits for reading
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,10 @@ class Spent:
 
     Args:
         epoch: Number of the epoch.
-        wall_s: Seconds from the request for its first batch to its end.
-        stats: Its counts.
+        wall_s: Seconds from the request for the first batch to the end of the pass.
+        stats: Counts of the pass.
         batches: Number of batches handed out.
-        is_whole: Whether it was run to its end.
+        is_whole: Whether the pass ran to its end.
     """
 
     epoch: int
@@ -44,16 +46,16 @@ class Setup:
 
     Args:
         workers: Number of threads or processes that finish samples.
-        requests: Number of threads that fetch them.
+        requests: Number of threads that fetch samples.
         kind: "threads" or "processes".
         cores: Number of cores this process may use.
         is_remote: Whether samples come from a storage node.
         bad: Number of samples that could not be loaded so far.
-        on_error: How they are handled.
+        on_error: How bad samples are handled.
         cuts_by: What chooses the cuts: the loader's "planner", a "plan" from a file, one "policy" for all samples, a
             "cache" of the first ops; or "nothing", if no op can run near storage.
-        is_auto: Whether the loader finds the number of workers by itself.
-        finds_requests: Whether it finds the number of requests by itself.
+        is_auto: Whether the loader chooses the number of workers.
+        finds_requests: Whether the loader chooses the number of concurrent requests.
         is_persistent: Whether worker processes are kept between epochs.
         has_collate: Whether the user gave a collate_fn.
         store: Which kind of store samples are read from: "folder", "tar" or "parquet"; "" if unknown.
@@ -80,7 +82,7 @@ def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
     Args:
         spent: The cost of the epoch.
         setup: How the loader was set up.
-        plan: What the loader's planner had planned for it, if anything.
+        plan: The planner's plan for the epoch, if there was one.
     """
     stats, wall_s = spent.stats, max(spent.wall_s, 1e-9)
     busy_s = _BUSY * wall_s * min(setup.workers, setup.cores)
@@ -89,7 +91,7 @@ def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
     reads = stats.fetch_s - stats.fetch_cpu_s > _WAITS * wall_s * max(setup.requests, 1)
     # Most of the time requests have nothing to send, since they wait for the store.
     store = stats.reading_s > _WAITS * wall_s and stats.reading_s > _WAITS * stats.fetch_s
-    # The first that applies.
+    # The first row that applies is the advice.
     found = (
         (stats.samples == 0, "unknown: not a single sample arrived. The error that ended the epoch says why."),
         (
@@ -109,7 +111,7 @@ def advice(spent: Spent, setup: Setup, plan: Plan | None) -> str:
         (stats.finish_cpu_s > busy_s, _fewer_ops(setup, plan)),
         (stats.collate_s > _BUSY * stats.waited_s, _cheaper_batches(setup)),
         (setup.is_remote and store, _faster_store()),
-        (setup.is_remote, _fewer_bytes(stats, setup, plan)),
+        (setup.is_remote, _fewer_bytes(spent, setup, plan)),
         (reads, _faster_disk(setup)),
         (True, _idle(setup)),
     )
@@ -162,11 +164,12 @@ def _cheaper_batches(setup: Setup) -> str:
     return f"{made}: the loop mostly waits for batches to be made."
 
 
-def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
+def _fewer_bytes(spent: Spent, setup: Setup, plan: Plan | None) -> str:
     wait = "the workers wait for payloads"
     more = _optimal(setup, plan)
     if plan is not None:
-        return _faster_link(plan, more)
+        return _faster_link(spent, plan, more)
+    stats = spent.stats
     is_full = stats.cached >= (1 - _LITTLE) * stats.samples
     return {
         "planner": f"another epoch: {wait}. This epoch was measured; the next one has a plan.",
@@ -181,20 +184,20 @@ def _fewer_bytes(stats: Stats, setup: Setup, plan: Plan | None) -> str:
     }[setup.cuts_by]
 
 
-def _faster_link(plan: Plan, better: str) -> str:
+def _faster_link(spent: Spent, plan: Plan, better: str) -> str:
     wait = "the workers wait for payloads"
     if better:
-        return f"another policy, or a faster link: {wait}. {better} weighs all cuts of all samples at once."
+        return f"a different policy, or a faster link: {wait}. {better} weighs all cuts of all samples together."
     binds = kind_named(plan.prediction.bottleneck).name
     told = plan.prediction
     near = {kind_named(label).name for label, s in told.busy_s.items() if s >= _NEARLY * told.epoch_s} - {binds}
     if binds == "consumer" and near & {"link", "storage"}:
-        # Then neither has time to spare, and random delays of either are never made up.
+        # Then neither has time to spare, and random delays in either are never made up.
         with_it = {"link": "the link takes", "storage": "ops on the storage node take"}
         both = " and ".join(text for name, text in with_it.items() if name in near)
         return (
             f"a faster link, or more cores on the storage node: {both} as long as the training step, so the training "
-            "loop waits for every delay of either. This costs little if the rest of the epoch runs as predicted."
+            "loop waits for every delay in either. This costs little if the rest of the epoch runs as predicted."
         )
     remedies = {
         "link": "a faster link",
@@ -204,24 +207,42 @@ def _faster_link(plan: Plan, better: str) -> str:
         "relay": "more relays, or more cores for them",
         "relay-link": "faster links from the relays",
     }
-    remedy = remedies.get(binds, "a faster link, or more cores on the storage node")
-    # A plan that expects neither to be the bottleneck was made for a faster link or node.
-    rest = (
-        "" if binds in remedies else " It expected less waiting, so something else may be using the link or the node."
+    if binds in remedies:
+        return f"{remedies[binds]}: {wait}, and no other choice among the cuts measured would be faster."
+    return _unexpected(spent, plan, wait)
+
+
+def _unexpected(spent: Spent, plan: Plan, wait: str) -> str:
+    """Return advice for an epoch that waited, although its plan expects the trainer to be the bottleneck."""
+    is_whole = all(route == UNTOUCHED for route in plan.counts())
+    sends = ", so it sends whole files" if is_whole else ""
+    expects = f"the plan expects the {part_named(plan)} to be slower than the link{sends}"
+    if spent.stats.waited_s < _START_S:
+        return f"little: {expects}. At the start of every epoch {wait}, which counts for more in short ones."
+    return (
+        f"a faster link, or more cores on the storage node: {wait}, although {expects}. Something else may be using "
+        "the link or the node."
     )
-    return f"{remedy}: {wait}, and the plan already sends the cheapest form of each sample.{rest}"
+
+
+def part_named(plan: Plan) -> str:
+    """Return the bottleneck that a plan expects, in words."""
+    named = kind_named(plan.prediction.bottleneck).name
+    return {"consumer": "training step", "trainer": "trainer's CPU", "storage": "storage node's CPU"}.get(named, named)
 
 
 def _faster_store() -> str:
     return (
         "a faster store on the node: requests wait for files there; neither the link nor the cores are at their "
         "limit. A "
-        "faster disk, fewer and larger files (tar shards), or a second node with a copy of them."
+        "faster disk, fewer and larger files (tar shards), or a second node with a copy of the data set."
     )
 
 
 def _faster_disk(setup: Setup) -> str:
     wait = "the workers wait for files"
+    if setup.store.startswith("bucket"):
+        return f"a faster way to the object store, or a storage node near it (`sophon serve`): {wait}."
     if setup.finds_requests:
         return f"a faster disk: {wait}, and more concurrent requests would not pay off."
     return f"a faster disk, or more requests at once (max_requests): {wait}."
@@ -236,7 +257,7 @@ def _idle(setup: Setup) -> str:
 
 
 def _optimal(setup: Setup, plan: Plan | None) -> str:
-    """Return how to get planned cuts, or better ones; "" if a plan already chooses them or none can."""
+    """Return the setting that would plan the cuts, or plan them better; "" if there is none."""
     wanted = f"policy={DEFAULT_POLICY!r}"
     if plan is not None:
         return "" if plan.policy == DEFAULT_POLICY else wanted

@@ -3,8 +3,8 @@
 A sample is bad if it cannot be read or an op fails on it. Problems with the link, the server or a setting are not a
 sample's fault, and are always raised.
 
-The substitute for a bad sample is the next good sample of the data set: which depends only on the sample, so that
-batches stay the same for any number of workers and ranks. In a folder it is usually of the same class.
+The substitute for a bad sample is the next good sample of the data set. It depends only on the bad sample, so batches
+stay the same for any number of workers and ranks. In a folder the substitute usually has the same class.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class BadSample:
     """One sample that could not be loaded.
 
     Args:
-        sample: Its index in the data set.
-        id: Its id, which is the file's name, if known.
-        epoch: The latest epoch in which it failed.
+        sample: Index of the sample in the data set.
+        id: Id of the sample, which is the file's name, if known.
+        epoch: The latest epoch in which the sample failed.
         op: The op that failed, if any.
         error: Type of the error.
-        message: Its text.
-        where: "storage" if it happened near the data, else "trainer".
+        message: Text of the error.
+        where: "storage" if the error occurred near the data, else "trainer".
         traceback: The traceback, as text.
-        times: How often it failed.
+        times: How often the sample failed.
     """
 
     sample: int
@@ -107,7 +107,7 @@ class BadSamples:
         return None if row is None else row.id
 
     def note(self, row: BadSample, error: BaseException | None = None) -> None:
-        """Add to the record; raise `BudgetError` once there are more bad samples than allowed."""
+        """Add a row to the record; raise `BudgetError` once there are more bad samples than allowed."""
         with self._lock:
             known = self._rows.get(row.sample)
             self._rows[row.sample] = replace(row, times=row.times + known.times) if known else row
@@ -127,12 +127,12 @@ class BadSamples:
             sample: The bad sample.
             error: Why it is bad.
             count: Number of samples in the data set.
-            get: Returns another sample.
-            row_of: Makes the row of a bad sample.
+            get: Returns the sample with a given index.
+            row_of: Makes the row for a bad sample.
 
         Raises:
-            BudgetError: There are too many.
-            Exception: The sample's own error, if the policy is to raise it or it is not the sample's fault.
+            BudgetError: There are too many bad samples.
+            Exception: The given error, if the policy is "raise" or the error is not the sample's fault.
         """
         if self.policy == "raise" or not is_of_the_sample(error):
             raise error
@@ -194,7 +194,7 @@ def is_of_the_sample(error: BaseException) -> bool:
 
 
 def row_of(sample: int, epoch: int, error: Exception, name: str | None) -> BadSample:
-    """Return the row of a bad sample."""
+    """Return the row for a bad sample."""
     there = remote_traceback(error)
     text = there or "".join(traceback.format_exception(error))
     return BadSample(

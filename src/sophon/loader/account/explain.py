@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sophon.codec.route import UNTOUCHED
-from sophon.loader.account.advice import Setup, Spent, advice, count
+from sophon.loader.account.advice import Setup, Spent, advice, count, part_named
 from sophon.loader.account.stats import Stats
 from sophon.plan.plan import Plan
 from sophon.profile.verdict import Verdict
@@ -22,7 +22,11 @@ def explain_epoch(spent: Spent, setup: Setup, verdict: Verdict | None, plan: Pla
     """
     lines = [*_where(spent, setup), f"What would help: {advice(spent, setup, plan)}"]
     if plan is not None:
-        lines.append(f"Plan: policy {plan.policy}; print(loader.plan.explain()) shows what runs where.")
+        predicted = f"{format_seconds(plan.prediction.epoch_s)} an epoch, set by the {part_named(plan)}"
+        lines.append(
+            f"Plan: policy {plan.policy}, which predicts {predicted}, once the first batch is there; "
+            "print(loader.plan.explain()) shows what runs where."
+        )
     if verdict is not None:
         # If nothing is offloaded, the epoch itself shows what sets the pace, and the advice above covers it.
         offloads = plan is not None and any(route != UNTOUCHED for route in plan.counts())
@@ -48,9 +52,13 @@ def _where(spent: Spent, setup: Setup) -> list[str]:
         f"the capacity of {who}; making batches {format_seconds(stats.collate_s)}."
     )
     if not setup.is_remote:
+        is_bucket = setup.store.startswith("bucket")
+        # What requests to a bucket came to is said below.
+        what = "samples" if is_bucket else format_bytes(stats.source_bytes.total())
         lines.append(
-            f"Reading {format_bytes(stats.link_bytes)} took {format_seconds(stats.fetch_cpu_s)} of CPU and "
-            f"{format_seconds(max(stats.fetch_s - stats.fetch_cpu_s, 0.0))} of waiting for the disk or for a core."
+            f"Reading {what} took {format_seconds(stats.fetch_cpu_s)} of CPU and "
+            f"{format_seconds(max(stats.fetch_s - stats.fetch_cpu_s, 0.0))} of waiting for the "
+            f"{'object store' if is_bucket else 'disk'} or for a core."
         )
     if stats.reads and stats.read_s > wall_s:  # concurrent reads: none of the loader's own threads saw these seconds
         lines.append(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sophon.codec.cut import Cut
-from sophon.link.wire import Reply
+from sophon.link.wire import WHOLE, Reply
 from sophon.process.renewal import renew_after_fork
 
 
@@ -18,9 +18,9 @@ class Stats:
 
     Args:
         samples: Samples received.
-        link_bytes: Bytes of payload that crossed the link.
+        link_bytes: Bytes of payload that crossed the link; files of a local path do not.
         cuts: Samples by the cut actually made.
-        smaller_cuts: Samples for which storage did less than requested.
+        smaller_cuts: Samples for which storage did less than requested, although there was something to do.
         cached: Samples whose first steps were read from the trainer's own disk.
         fallback: Samples read from the fallback path because no node answered.
         retries: Requests that failed and were tried again.
@@ -28,7 +28,7 @@ class Stats:
         waited_s: Seconds that the consumer waited for batches.
         consumer_s: Seconds that the consumer took between batches.
         fetch_s: Seconds spent waiting for replies, summed over the fetching threads.
-        fetch_cpu_s: CPU seconds that these threads used.
+        fetch_cpu_s: CPU seconds that the fetching threads used.
         finish_cpu_s: CPU seconds spent on decoding payloads and running the rest of the ops.
         collate_s: Seconds spent on making batches.
         storage_cpu_s: CPU seconds that the storage node reports.
@@ -36,7 +36,7 @@ class Stats:
         relay_cpu_s: CPU seconds that relays report.
         first_bytes: Bytes of payload that nodes sent to relays.
         reads: Samples that were read from a store, by the node or here.
-        read_bytes: Bytes of these samples.
+        read_bytes: Bytes of the samples that were read.
         read_s: Seconds that the reads took, summed over concurrent ones.
         reading_s: Total seconds in which requests had nothing to send because they waited for the store.
         sources: Samples by the address of the node or path they came from.
@@ -77,15 +77,25 @@ class Stats:
         # Reentrant: the garbage collector may close a dropped iterator in a thread that holds this lock.
         self._lock = threading.RLock()
 
-    def received(self, reply: Reply, asked: Cut, is_fallback: bool = False, source: str = "") -> None:
-        """Count a reply, and where it came from."""
+    def received(
+        self, reply: Reply, asked: Cut, is_fallback: bool = False, source: str = "", *, is_local: bool = False
+    ) -> None:
+        """Count a reply, and where it came from.
+
+        Args:
+            reply: The reply.
+            asked: The requested cut.
+            is_fallback: Whether it was read from the fallback path.
+            source: Address of the node or path.
+            is_local: Whether that is a path on this machine, to which there is no link.
+        """
         with self._lock:
             self.samples += 1
             self.cached += reply.is_cached
-            self.link_bytes += 0 if reply.is_cached or is_fallback else len(reply.payload)
+            self.link_bytes += 0 if reply.is_cached or is_fallback or is_local else len(reply.payload)
             self.cuts[str(reply.cut)] += 1
             self.fallback += is_fallback
-            self.smaller_cuts += reply.cut != asked and not is_fallback
+            self.smaller_cuts += reply.cut != asked and reply.reason != WHOLE and not is_fallback
             self.storage_cpu_s += reply.cpu_s
             if reply.first is not None:
                 self.relayed += 1

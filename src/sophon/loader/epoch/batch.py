@@ -13,7 +13,7 @@ from sophon.pipeline import Tensor
 from sophon.process.blocks import Blocks
 from sophon.process.segments import array_in
 
-SMALL_BYTES = 1 << 15  # not worth a segment or a block: a process may map some 65,000 pieces of memory
+SMALL_BYTES = 1 << 15  # less is not worth a segment or a block: a process can map only some 65,000 pieces of memory
 EMPTY = object()  # stands for an empty batch, whose samples were all bad and skipped
 
 
@@ -23,7 +23,7 @@ class Place:
 
     Args:
         array: The sample's part of the batch.
-        segment: The segment of shared memory that contains it; None for memory that only this process uses.
+        segment: The segment of shared memory that contains the array; None for memory that only this process uses.
         offset: Offset in the segment, in bytes.
     """
 
@@ -68,13 +68,14 @@ class Batch:
         size: How many samples it holds.
         layout: Shape and dtype of the samples, if they are known; None to keep them one by one.
         memory: Memory of its array.
-        hands_on: Whether the samples are passed to the user's own function, so that the user's arrays stay unchanged.
+        hands_on: Whether samples are passed to the user's own function; arrays that the user's steps made then stay as
+            they are.
 
     Attributes:
-        errors: Errors of the slots whose samples failed.
+        errors: Errors of samples that failed, by slot.
         result: The batch for users, once it is made.
-        failure: Why it could not be made, for example an error in the user's own function.
-        is_over: Whether it only remains to be delivered.
+        failure: Why the batch could not be made, for example an error in the user's own function.
+        is_over: Whether the batch is done, except that it must be delivered.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Batch:
         self.is_over = False
 
     def place(self, slot: int) -> Place | None:
-        """Return where the sample of a slot may be written, if that is possible."""
+        """Return the place into which the sample of a slot may be written; None if samples are kept one by one."""
         if self._layout is None:
             return None
         with self._lock:
@@ -107,7 +108,7 @@ class Batch:
 
     @property
     def segment(self) -> Any:
-        """The shared memory that contains its samples, if any."""
+        """The shared memory that contains the samples, if any."""
         return self._segment
 
     def put(self, slot: int, made: Made) -> None:
@@ -124,13 +125,13 @@ class Batch:
             return
         value = made.value if isinstance(made.value, np.ndarray) else None
         if value is None or value.shape != place.array.shape or value.dtype != place.array.dtype:
-            return  # of another size or kind than the others: it is kept separately
+            return  # not the same size or kind as the others, so it is kept separately
         if value.__array_interface__["data"] != place.array.__array_interface__["data"]:
             place.array[...] = value
         self._placed[slot], made.value = True, None
 
     def at(self, slot: int) -> Made:
-        """Return the result of a slot."""
+        """Return the finished sample in a slot."""
         made = self._made[slot]
         assert made is not None
         return made

@@ -1,6 +1,6 @@
 """A worker process: finishes samples and makes batches for its loader, and does nothing else.
 
-It is either forked, with the user's objects as they are at that moment, or spawned, and gets them pickled. It opens no
+It is either forked, with the user's objects as they are at that moment, or spawned, with pickled copies. It opens no
 connection and starts no thread, so it needs nothing that another thread of its parent held when it was forked.
 """
 
@@ -54,7 +54,7 @@ class Work:
         collate: The user's own function that makes batches, if any.
         init: The user's own function that is called first, if any.
         number: Number of the worker, from 0.
-        count: How many there are.
+        count: Number of workers.
         dataset: What `torch.utils.data.get_worker_info` names as the data set.
     """
 
@@ -73,7 +73,7 @@ def run(line: Line, work: Work) -> None:
         line: Line to the loader.
         work: The task of this process.
     """
-    gc.freeze()  # what the parent had is not ours to free: its connections would wait for threads that are not here
+    gc.freeze()  # the parent's objects are not ours to free: its connections would wait for threads that are not here
     close_others(line)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the loader decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -128,7 +128,7 @@ class Child:
     """
 
     def __init__(self, finishing: Finishing, collate: CollateFn | None) -> None:
-        self._finishing = replace(finishing, fields=())  # samples are taken apart before they come here
+        self._finishing = replace(finishing, fields=())  # fields are unpacked before samples come here
         self._collate = collate
         self._segments: dict[int, Bytes] = {}
 
@@ -150,7 +150,7 @@ class Child:
     def _finish(self, message: Finish, body: bytearray, file: int | None) -> tuple[Finished, Any, int | None]:
         out = None if message.spot is None else self._array(message.spot, file)
         reply = Reply(0, message.cut, memoryview(body), message.label, columns=message.columns)
-        # A result of the user's own code is copied to its spot; ops of ours may write there.
+        # A result of the user's own code is copied to its spot; our own ops may write there directly.
         made = self._finishing.make(reply, message.key, out, message.wants_trace)
         layout, is_placed, value = None, False, made.value
         if made.error is None:
@@ -185,7 +185,7 @@ class Child:
         rows = []
         for spot, (own, target, columns) in zip(message.spots, rest, strict=True):
             value = own if spot is None else self._finishing.as_output(self._array(spot, file))
-            file = file if spot is None else None  # once mapped it is known
+            file = file if spot is None else None  # it is mapped now
             rows.append(Made(message.key, value, target, columns))
         try:
             assert self._collate is not None
@@ -212,6 +212,6 @@ def _numbers(value: Any) -> NDArray[Any] | None:
         return None
     try:
         numbers: NDArray[Any] | None = value.numpy() if value.is_contiguous() else None
-    except (TypeError, RuntimeError):  # NumPy has no such numbers, or they are not in this process's memory
+    except (TypeError, RuntimeError):  # NumPy has no such dtype, or the numbers are not in this process's memory
         return None
     return numbers

@@ -2,7 +2,7 @@
 
 Transforms of whole batches, such as torchvision's CutMix and MixUp, run in the user's `collate_fn` and draw from the
 global generators. These are seeded from (seed, epoch, position of the batch's first sample in the order of the whole
-epoch), so that a batch is the same whichever worker makes it, whatever else draws, and wherever the epoch was started.
+epoch), so a batch is the same whichever worker makes it, whatever else draws, and wherever the epoch was started.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def as_arrays(value: Any) -> Any:
 
 
 def pinning() -> Callable[[Any], Any]:
-    """Return a function that pins batches for the accelerator of the calling thread, whichever thread calls it."""
+    """Return a function that pins batches for this thread's accelerator, whichever thread runs that function."""
     device = torch.accelerator.current_device_index()
 
     def pin(batch: Any) -> Any:

@@ -1,6 +1,6 @@
 """How long finishing each sample takes, so that slow ones can be started early.
 
-Concurrency: the engine calls it under its lock.
+Concurrency: the engine calls this under its lock.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _EARLY = 2.0  # times the lead: a late sample keeps all others waiting, an early one only takes up memory
-_WEIGHT = 0.5  # of the newest time of a sample: random crops differ, the picture's size does not
-_MEAN_WEIGHT = 0.02  # the mean follows about fifty samples
+_WEIGHT = 0.5  # of a sample's newest time: random crops differ, the picture's size does not
+_MEAN_WEIGHT = 0.02  # the mean covers about the last fifty samples
 
 
 class Costs:
     """Seconds that finishing takes, by sample: as seen in earlier epochs, or as a profile predicts.
 
     Args:
-        count: Samples in the data set.
+        count: Number of samples in the data set.
     """
 
     def __init__(self, count: int) -> None:
@@ -40,6 +40,6 @@ class Costs:
     def lead(self, sample: int, workers: int) -> float:
         """Return how many positions ahead of its turn a sample should be started.
 
-        While one worker is busy with it for t seconds, all of them finish t · workers / (mean seconds) samples.
+        While one worker spends t seconds on the sample, all workers finish t · workers / (mean seconds) samples.
         """
         return _EARLY * float(self._seconds[sample]) * workers / self._mean_s if self._mean_s else 0.0

@@ -1,13 +1,13 @@
 """Batches on a device: they are copied as bytes, and the device turns them into floats.
 
-ToTensor and Normalize of an 8-bit picture are a table of 256 values for each channel. The table is computed on the CPU,
-by the ops themselves, so that the floats have the same bits on every device: a lookup involves no rounding. This is
+For an 8-bit picture, ToTensor and Normalize amount to a table of 256 values for each channel. The table is computed on
+the CPU, by the ops themselves, so the floats have the same bits on every device: a lookup involves no rounding. This is
 checked on all values when a loader is created. Only a quarter of the bytes have to be written, kept and copied; the ops
-before the table run where they did before.
+before the table run where they would run without a device.
 
 Concurrency: `send` is called by the thread that made the batch, a finishing thread or the consumer; `receive` by the
 consumer. On CUDA, copies and look-ups run on a separate stream; the consumer's stream waits for it, not the consumer.
-Pinned memory comes from torch's own allocator, which uses it again as soon as the copy out of it is done: two or three
+Pinned memory comes from torch's own allocator, which reuses it as soon as the copy out of it is done: two or three
 batches' worth, however long the epoch.
 
 Limits: no part of this has been run on CUDA yet.
@@ -68,7 +68,7 @@ class Device:
 
     Args:
         name: Its name in torch, such as "cuda:1".
-        table: The float for each value of each channel; None if batches are finished before they go.
+        table: The float for each value of each channel; None if batches are finished before they are copied.
 
     Raises:
         ConfigError: There is no such device, or its look-ups do not return exactly the bits of the table.
@@ -88,7 +88,7 @@ class Device:
             )
 
     def _looked_up(self, values: Any) -> Any:
-        """Return the floats of a tensor of bytes whose third dimension from the end are the channels."""
+        """Return the floats for a tensor of bytes whose third-to-last dimension is the channel."""
         values = values.to(self._device, non_blocking=True)
         floats = torch.empty(values.shape, dtype=torch.float32, device=self._device)
         for channel, row in enumerate(self._table):
@@ -126,7 +126,7 @@ class Device:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_event(sent.event)
             for tensor in _tensors(sent.batch):
-                tensor.record_stream(stream)  # its memory is not used again before this stream is done with it
+                tensor.record_stream(stream)  # its memory is not reused before this stream is done with it
         return sent.batch
 
 
@@ -136,7 +136,7 @@ def _ramp(channels: int) -> Any:
 
 
 def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a batch with every tensor in it changed."""
+    """Return a batch with `change` applied to every tensor in it."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, Mapping):

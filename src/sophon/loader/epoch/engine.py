@@ -43,7 +43,7 @@ from sophon.pipeline import Key
 from sophon.process.crew import Crew
 from sophon.process.renewal import renew_after_fork
 
-_FINISH_S = 60.0  # how long a thread may take to end its sample
+_FINISH_S = 60.0  # how long a thread may take to finish its sample
 _LEAVE_S = 1.0  # how long a fetching thread may take to end; one that can be cancelled needs a millisecond
 
 
@@ -58,7 +58,7 @@ class Stretch:
         workers: Threads that finish samples; 0 for none.
         sizes: Samples in each batch, if they differ.
         has_collate: Whether the user's own function makes batches.
-        latest: In relaxed order the last batch that each sample may come in, if that is not `max_delay` after its own.
+        latest: In relaxed order, the last batch that each sample may be in; None for `max_delay` batches after its own.
         positions: Position of each sample in the order of the whole epoch, over all ranks; None if it is the position
             in `order`.
         keys: The numbers by which random ops identify the samples, if some are repeated; None for their indexes.
@@ -87,7 +87,7 @@ class Hands:
 
     Args:
         samples: Where samples come from.
-        finishing: How they are finished.
+        finishing: How samples are finished.
         finishers: What finishes samples.
         mending: Handles bad samples.
         stats: Counts to add to.
@@ -156,11 +156,11 @@ class Engine:
             self._tuner.begin()
             self._setting = self._tuner.setting
         if stretch.workers:
-            leaving.running[self] = lambda: self.close(_LEAVE_S)  # a sample that takes long is not waited for
+            leaving.running[self] = lambda: self.close(_LEAVE_S)  # slow samples are not waited for
             try:
                 with self._lock:
                     self._apply(self._setting)
-            except BaseException:  # Ctrl-C, or no more threads available: nothing else could close this
+            except BaseException:  # Ctrl-C, or no more threads available: nothing else would close this engine
                 self.close()
                 raise
 
@@ -168,8 +168,8 @@ class Engine:
         self._is_stopped = False
         self._lock = self._driver.lock
         self._changed = self._driver.changed
-        self._work = threading.Condition(self._lock)  # a reply waits to be finished
-        self._received: list[tuple[float, int, Reply]] = []  # a heap, by when it has to be begun
+        self._work = threading.Condition(self._lock)  # notified when a reply waits to be finished
+        self._received: list[tuple[float, int, Reply]] = []  # a heap, ordered by when finishing has to start
         self._made: dict[int, Made] = {}
         self._fetchers = Crew("sophon-fetch", self._fetch_loop, lambda: self._machine.calls, self._crashed)
         self._workers = Crew("sophon-finish", self._finish_loop, lambda: self._setting.workers, self._crashed)
@@ -189,7 +189,7 @@ class Engine:
             return self._machine.taken_positions()
 
     def positions_in(self, batch: int) -> NDArray[np.int64]:
-        """Return the positions of the samples in a batch that is complete."""
+        """Return the positions of the samples in a complete batch."""
         with self._lock:
             return self._machine.positions_in(batch)
 
@@ -216,7 +216,7 @@ class Engine:
             if self._stats.fallback:
                 self._samples.sources.warn_of_fallback(stacklevel=5)
             yield result
-            del result  # the consumer may have freed it, and its memory is used again
+            del result  # if the consumer has freed it too, its memory can be reused
             self._stats.add(consumer_s=time.monotonic() - now_s)
 
     def close(self, finish_s: float = _FINISH_S) -> None:
@@ -336,7 +336,7 @@ class Engine:
 
         A file can be crafted to keep a decoder busy for hours. The thread cannot be stopped; it is left behind.
         """
-        begun = self._begun.copy()  # in one step: finishing threads go on changing it without a lock
+        begun = self._begun.copy()  # copied in one step, since finishing threads keep changing it without the lock
         position, begun_s = min(begun.items(), key=lambda item: item[1], default=(0, math.inf))
         if self._finish_within_s < now_s - begun_s:
             sample = int(self._order[position])
@@ -361,7 +361,7 @@ class Engine:
 
     def _finish_loop(self) -> None:
         with self._lock:
-            while not self._free:  # one that leaves has still to give its own back
+            while not self._free:  # a thread that is ending has yet to return its finisher
                 self._work.wait(0.1)
             number = self._free.pop(0)
         begun_s = time.thread_time()
@@ -383,14 +383,14 @@ class Engine:
                     _, position, reply = heapq.heappop(self._received)
                     return position, reply
                 self._work.wait()
-            self._work.notify()  # the word that woke this thread was meant for one that stays
+            self._work.notify()  # the notification that woke this thread was meant for one that stays
             return None
 
     def _finish(self, finisher: Finisher, position: int, reply: Reply) -> float:
-        """Finish a sample and what becomes complete with it.
+        """Finish a sample, and make each batch that it completes.
 
         Returns:
-            CPU seconds to add to those of this thread, so that the sum is what finishing takes beside its ops.
+            CPU seconds to add to those of this thread; the sum is the cost of finishing beyond the ops themselves.
         """
         start_s = time.monotonic()
         sample = int(self._order[position])
@@ -421,7 +421,7 @@ class Engine:
             complete = [self._machine.division.of(place) for _, place, _ in seats if self._machine.put(place)]
             batches = [(number, self._batches[number]) for number in complete]
         for number, whole in batches:
-            if not whole.errors:  # others wait for the consumer, which may raise the first of them
+            if not whole.errors:  # batches with errors wait for the consumer, which may raise the first error
                 self._complete(finisher, number, whole)
         with self._lock:
             # A consumer that waits while the buffer is full may let us read further ahead.
@@ -437,7 +437,7 @@ class Engine:
         try:
             made = finisher.make(reply, key, place, self._planner is not None)
         except WorkerError as error:
-            if self._is_stopped:  # and the process was told to end: its sample is not needed
+            if self._is_stopped:  # the process was told to end, and its sample is not needed
                 raise
             raise self._mending.named_death(error, self._mending.sample_of(key)) from None
         if made.error is not None:
@@ -447,7 +447,7 @@ class Engine:
         return made
 
     def _complete(self, finisher: Finisher, number: int, batch: Batch) -> None:
-        """Make a batch whose samples are all there; an error is raised when it is delivered."""
+        """Make a batch from its samples; an error is raised when the batch is delivered."""
         try:
             batch.result = self._result(finisher, number, batch)
         except WorkerError:
@@ -467,12 +467,12 @@ class Engine:
             result = self._stretch.device.send(result)
         seconds = time.monotonic() - start_s
         self._stats.add(collate_s=seconds)
-        if self._planner is not None and self._finishers.writes_alone:  # in a worker process, whose clock is not seen
+        if self._planner is not None and self._finishers.writes_alone:  # in a worker process: its clock is not ours
             self._planner.overhead(seconds)
         return result
 
     def _batch(self, place: int) -> Batch:
-        """Return the batch of a place, or a new one if it is still empty. With the lock held."""
+        """Return the batch that contains a place, a new one if it is still empty; called with the lock held."""
         number = self._machine.division.of(place)
         if number not in self._batches:
             count = self._machine.division.size_of(number)
@@ -481,5 +481,5 @@ class Engine:
         return self._batches[number]
 
     def _slot(self, place: int) -> int:
-        """Return where in its batch a place is."""
+        """Return the slot of a place in its batch."""
         return place - self._machine.division.start(self._machine.division.of(place))

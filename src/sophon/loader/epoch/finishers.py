@@ -20,13 +20,13 @@ class Finisher(ABC):
         """Finish a sample; see `Finishing.make`.
 
         Args:
-            reply: The reply for it.
+            reply: The reply for the sample.
             key: Identifies the sample and the epoch.
-            place: Its place in the batch, if it is known.
+            place: The sample's place in the batch, if known.
             wants_trace: Whether to record the cost of each op.
 
         Raises:
-            WorkerError: The process that worked on it died.
+            WorkerError: The process that worked on the sample died.
         """
 
     @abstractmethod
@@ -34,11 +34,11 @@ class Finisher(ABC):
         """Return the batch that the user gets, made from its samples; or EMPTY.
 
         Args:
-            batch: Its samples.
-            key: Seed of the user's own collating; see `collate_seeded`.
+            batch: The samples.
+            key: Seed for the user's own collating; see `collate_seeded`.
 
         Raises:
-            WorkerError: The process that worked on it died.
+            WorkerError: The process that worked on the batch died.
             Exception: Whatever the user's own function raises.
         """
 
@@ -65,7 +65,7 @@ class Finishers(ABC):
 
 
 class Here(Finisher, Finishers):
-    """This process, in whichever thread asks.
+    """Finishes in this process, in the calling thread.
 
     Args:
         finishing: How samples are finished.

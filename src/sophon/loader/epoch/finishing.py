@@ -1,6 +1,6 @@
 """Finishing: the trainer's work on a sample, from a payload to the user's value.
 
-The same object does it in every thread and process, so that it does not matter where a sample is finished.
+The same code does this in every thread and process, so it does not matter where a sample is finished.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class Finishing:
     """Turns replies into finished samples.
 
     Args:
-        pipeline: All ops; those that storage has run are left out.
+        pipeline: All ops; those that have run near storage are skipped.
         seed: Seed of all randomness.
         url: Name of the data set for messages.
         has_labels: Whether samples have labels.
         columns: Names of further columns and fields, as users see them.
-        fields: Those of them that are fields.
+        fields: Which of `columns` are fields.
         target_transform: The user's own function for labels, if any.
         output: "torch" or "numpy".
         targets: Targets that belong to a picture, if a sample has any; they then define the whole sample.
@@ -124,9 +124,9 @@ class Finishing:
         """Finish a sample; an error is part of the result, since its batch decides how to handle it.
 
         Args:
-            reply: The reply for it.
+            reply: The reply for the sample.
             key: Key of the sample.
-            out: Its place in the batch, used if that saves a copy.
+            out: The sample's place in the batch, used if that saves a copy.
             wants_trace: Whether to record the cost of each op.
         """
         start_s = time.thread_time()
@@ -149,7 +149,7 @@ class Finishing:
     def taken_apart(self, reply: Reply) -> tuple[Payload, dict[str, Any]]:
         """Return the payload of the pipeline's field, and all columns in the order of their names.
 
-        For a sample whose fields belong together, all of it.
+        If the fields of a sample belong together, the payload contains all of them.
         """
         if reply.error is not None:
             raise reply.error
@@ -182,7 +182,7 @@ class Finishing:
             raise reply.error
         pipeline, own, is_raw = self.pipeline, self.pipeline.first_call, reply.cut == RAW
         payload, size, fields = taken_apart(pipeline, reply.payload, is_raw)
-        noted = Trace(len(pipeline)) if trace is None else trace  # of the picture's size, if it is decoded here
+        noted = Trace(len(pipeline)) if trace is None else trace  # records the picture's size, if it is decoded here
         values = {**reply.columns, **dict(zip(targets.fields, fields, strict=True)), LABEL: reply.label}
         if pipeline.looks:
             key = with_sight(pipeline, key, payload, size, targets.boxes(values))
@@ -276,7 +276,7 @@ class Finishing:
         if self.output == "torch" and all(type(target) is int for target in targets):
             return self.as_output(np.array(targets, np.int64))
         if self.output == "torch":
-            # A tuple, as in torch when it takes samples apart: texts keep their container.
+            # A tuple, as torch makes when it transposes samples: texts keep their container.
             apart: Any = tuple(targets)
             return torch.utils.data.default_collate(apart)
         return self.collate(targets)

@@ -1,11 +1,11 @@
-"""Epochs that their consumer does not end: dropped ones, and those running when the interpreter exits.
+"""Epochs that their consumer does not close: dropped ones, and those running when the interpreter exits.
 
-Dropped ones are closed by the garbage collector. It may run at any allocation, even while its thread holds a lock that
-the epoch's threads need: the loader's counts, say. So an epoch that is closed by it tells its threads to end, and does
-not wait until they have.
+Dropped epochs are closed by the garbage collector, which may run at any allocation, even in a thread that holds a lock
+that the epoch's threads need, such as the lock of the loader's counts. So an epoch closed by the collector tells its
+threads to end, and does not wait for them.
 
-At exit the interpreter stops threads wherever they are. One that holds a lock would hold it forever, and freeing the
-iterator would wait for it. So everything that runs is closed before that (`tests/loader/epoch/test_exit.py`).
+At exit the interpreter stops threads wherever they are. A thread stopped while it holds a lock never releases it, and
+freeing the iterator would wait for that lock. So running epochs are closed earlier (`tests/loader/epoch/test_exit.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ by_collector = _Collector().is_here
 
 
 def without_a_word() -> bool:
-    """Return whether errors of this thread no longer matter because the interpreter is exiting."""
+    """Return whether errors in this thread no longer matter because the interpreter is exiting."""
     return _exiting.is_set() and threading.current_thread().daemon
 
 

@@ -3,7 +3,7 @@
 A message is a pickled tuple and a body: the payload of a sample on the way out, the numbers of a small result on the
 way back. Large results are in shared memory, whose descriptor is sent once.
 
-All data comes from these two processes; see `parcel`.
+Only these two processes write to the line, so pickles are safe here; see `parcel`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Spot:
 
 @dataclass(frozen=True)
 class Finish:
-    """Finish a sample, whose payload is the body. The file, if one comes along, is the segment's.
+    """Finish a sample, whose payload is the body. A file sent along is that of the segment.
 
     Args:
         key: Identifies the sample and the epoch.
-        cut: The cut at which it arrived.
-        label: Its label.
+        cut: The cut at which the sample arrived.
+        label: Label of the sample.
         spot: Place for the result, if known.
         wants_trace: Whether to record the cost of each op.
         gone: Segments that are no longer needed.
@@ -71,7 +71,7 @@ class Collate:
     Args:
         key: Key that identifies the batch.
         spots: Places of the samples in shared memory; None for those in the parcel.
-        rest: Parcel of a list: for each sample its value, if it has no spot, its target and its columns.
+        rest: Parcel of a list: for each sample its value (unless it has a spot), its target and its columns.
         gone: Segments that are no longer needed.
     """
 
@@ -112,7 +112,7 @@ class Failure:
         error: Exception
         try:
             error, cause = load(self.error), load(self.cause)
-        except Exception:  # noqa: BLE001 - the user's own class may raise anything, and do so here alone
+        except Exception:  # noqa: BLE001 - the user's own class may raise anything, perhaps only here
             error, cause = Error(self.words), None
         error.__cause__ = cause
         error.__notes__ = [*self.notes, f"traceback in the worker process:\n{self.where}"]
@@ -132,15 +132,15 @@ class Ready:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of a sample.
+    """The result for a sample.
 
     Args:
         rest: Parcel of the target, and of the value unless it is in its spot.
         layout: Shape and dtype of the value, if it is an array or a tensor that fits into the array of a batch.
-        is_placed: Whether it is in its spot.
+        is_placed: Whether the value is in its spot.
         size_bytes: Size of the value.
-        cpu_s: CPU seconds that it took.
-        trace: Costs of its ops, if requested.
+        cpu_s: CPU seconds that the sample took.
+        trace: Costs of the ops, if requested.
         failure: Error, if the sample failed.
     """
 
@@ -155,11 +155,11 @@ class Finished:
 
 @dataclass(frozen=True)
 class Collated:
-    """The result of a batch.
+    """The result for a batch.
 
     Args:
         rest: Parcel of the result of the user's own function.
-        failure: Error of that function.
+        failure: Error raised by that function.
     """
 
     rest: Parcel
@@ -169,8 +169,8 @@ class Collated:
 def _packed(error: BaseException | None) -> bytes:
     try:
         text = dump(error)
-        is_whole = type(load(text)) is type(error)  # some can be written and not read
-    except Exception:  # noqa: BLE001 - whatever the user's own class does
+        is_whole = type(load(text)) is type(error)  # some errors can be pickled but not unpickled
+    except Exception:  # noqa: BLE001 - the user's own class may raise anything
         is_whole = False
     return text if is_whole else dump(Error(_words(error)))
 
@@ -178,7 +178,7 @@ def _packed(error: BaseException | None) -> bytes:
 def _words(error: BaseException | None) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - its own text may be at fault too
+    except Exception:  # noqa: BLE001 - making the error's text may fail too
         return type(error).__name__
 
 
@@ -188,13 +188,13 @@ def send(line: Line, message: Any, body: Any = b"", file: int | None = None) -> 
 
 
 def receive(line: Line) -> tuple[Any, bytearray, int | None]:
-    """Wait for a message; return it, its body and the file that came along."""
+    """Wait for a message; return it, its body and the file that came with it."""
     text, body, files = line.receive()
     return load(text), body, files[0] if files else None
 
 
 def packed(value: Any) -> tuple[Parcel, Any, int | None]:
-    """Return a parcel without its memory; then that memory, if it is small; or a file, if it is not."""
+    """Return a parcel without its memory, and separately that memory if it is small, or else a file with it."""
     new = NewFile()
     parcel = pack(value, new)
     bare = Parcel(parcel.text, parcel.sizes)
@@ -202,7 +202,7 @@ def packed(value: Any) -> tuple[Parcel, Any, int | None]:
 
 
 def packed_inline(value: Any) -> tuple[Parcel, Any]:
-    """Return a parcel without its memory, and that memory."""
+    """Return a parcel without its memory, and separately that memory."""
     parcel = pack(value, lambda size_bytes: np.empty(size_bytes, np.uint8))
     return Parcel(parcel.text, parcel.sizes), parcel.memory
 

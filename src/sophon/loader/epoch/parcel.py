@@ -1,8 +1,8 @@
 """Parcels: values sent from one of our own processes to another.
 
 Values are pickled, which is safe here and nowhere else in this project: the other end is a process that this one has
-started, over a socket that has no name. The large parts of a value, the numbers of arrays and tensors, are left out of
-the pickle and put into separate shared memory, from which the value is built without another copy.
+started, connected by a socket without a name. The large parts of a value, the numbers of arrays and tensors, are left
+out of the pickle and put into separate shared memory, from which the value is built without another copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sophon.process.segments import Bytes, make_file, map_file
 
-_ALIGN = 64  # bytes: of a cache line
+_ALIGN = 64  # bytes: the size of a cache line
 _SMALL = 1 << 15  # bytes of numbers sent with the pickle: a segment costs about as much as copying this many
 
 CannotPickle = (pickle.PicklingError, AttributeError, TypeError)
@@ -63,7 +63,7 @@ def pack(value: Any, allocate: Callable[[int], Bytes]) -> Parcel:
 
     Args:
         value: What to send; anything that can be pickled.
-        allocate: Returns memory for the numbers in it, if they are many.
+        allocate: Returns memory for the numbers in the value, if there are many.
     """
     stream, parts = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(stream, protocol=5, buffer_callback=parts.append).dump(value)
@@ -115,7 +115,7 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         span = value.untyped_storage()
         dense = value
-        # A tensor that fills its memory keeps its strides; a part of a larger one is copied alone.
+        # A tensor that fills its memory keeps its strides; of a larger memory, only the tensor's part is copied.
         if value.storage_offset() or span.nbytes() != value.numel() * value.element_size():
             dense = value.contiguous()
         flat = torch.as_strided(dense, (dense.numel(),), (1,), dense.storage_offset()).view(torch.uint8).numpy()

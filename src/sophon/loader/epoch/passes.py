@@ -43,7 +43,7 @@ class Batching:
     Args:
         sampling: Samples of an epoch and their order.
         size: Number of samples in a batch; an estimate if a batch sampler decides.
-        drop_last: Whether to leave out a last batch that is smaller.
+        drop_last: Whether to leave out an incomplete last batch.
         collate: The user's own function, if any.
         pin: Copy batches into pinned memory.
         timeout_s: How long the next batch may take; infinite for no limit.
@@ -95,7 +95,7 @@ class Start:
 
     Args:
         epoch: Number of the epoch.
-        cursor: How many samples of it are done, by all ranks together.
+        cursor: How many of the epoch's samples are done, by all ranks together.
         ranks: Which of several training processes this is.
         turns: Which samples of this rank were delivered out of turn; None in strict order.
     """
@@ -268,7 +268,7 @@ class Passes:
         )
         if staff.is_persistent and self._kept is None:  # a second pass at the same time gets its own processes
             self._kept, workers.is_busy, workers.is_kept = workers, True, True
-            # They end with the loader: at the latest when the interpreter does.
+            # They end with the loader, or at the latest with the interpreter.
             self._ending = weakref.finalize(self, _close, workers)
         return workers
 

@@ -1,7 +1,7 @@
 """One epoch for several consumers in one process, such as one thread per accelerator.
 
-Concurrency: any number of threads may draw from it. One of them at a time waits for the next batch and takes it, the
-others queue behind it; a thread that works on its batch does not block the others. `close` may be called from any
+Concurrency: any number of threads may draw from an epoch. One at a time waits for the next batch and takes it, and the
+others queue behind that one; a thread that works on its batch does not block the others. `close` may be called from any
 thread and wakes those that wait.
 """
 
@@ -27,12 +27,12 @@ class Latest:
         self._batches: Callable[[], object] | None = None
 
     def of(self, batches: Generator[Any]) -> None:
-        """Set which pass it is, without keeping it alive."""
+        """Record which pass is the latest, without keeping it alive."""
         self._batches = weakref.ref(batches)
 
     @property
     def was_dropped(self) -> bool:
-        """Whether it was dropped before its first batch was requested."""
+        """Whether the latest pass was dropped before its first batch was requested."""
         return not self.is_started and self._batches is not None and self._batches() is None
 
 
@@ -44,7 +44,7 @@ class Running:
         self._is_over = False
 
     def add(self, engine: Any) -> None:
-        """Add an engine; it is stopped at once if it comes too late."""
+        """Add an engine; if the pass was already stopped, stop the engine immediately."""
         self._engines.append(engine)
         if self._is_over:
             engine.close()
@@ -97,7 +97,7 @@ class SharedBatches(Iterator[Any]):
                     raise StopIteration from None
                 self._error = error
                 raise
-            if self._is_closed:  # while it was being made
+            if self._is_closed:  # closed while the batch was being made
                 raise StopIteration
             return batch
 

@@ -2,7 +2,7 @@
 
 Wherever an op runs, its parameters are known here: they depend on the key and on the size of the picture, which comes
 with the payload. So masks, boxes and keypoints are transformed on the trainer, by torchvision's own code, with the
-parameters that moved the picture.
+parameters that were used for the picture.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Targets:
 
     Args:
         sample: Its shape, with names at the leaves.
-        fields: Those names that are fields, in the order in which they come.
+        fields: Which of these names are fields, in the order in which they arrive.
         kinds: Kinds of fields and columns; "" for a column that stays unchanged.
         followers: The recipe's effect on targets.
         form: Form of the picture's tensor, if an op returns an array.
@@ -66,7 +66,7 @@ class Targets:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether samples have different numbers of objects, so that they cannot be stacked."""
+        """Whether samples have different numbers of objects and cannot be stacked."""
         return any(kind.partition(":")[0] in _RAGGED for kind in self.kinds.values())
 
     def boxes(self, values: Mapping[str, Any]) -> tuple[str, str, Any] | None:
@@ -83,7 +83,7 @@ class Targets:
         """Return a sample after the ops before the first `Call`.
 
         Args:
-            pipeline: The pipeline of pictures.
+            pipeline: The pipeline for pictures.
             value: The picture after those ops.
             values: Received fields, columns and the label, by name.
             key: Identifies the sample and the epoch, and holds the objects that draws may use.
@@ -166,10 +166,10 @@ def _follow(follower: Follower, sample: Any, op: Op, drawn: Params, spec: Spec, 
 
     Args:
         follower: The transform.
-        sample: The sample before it.
+        sample: The sample before the transform.
         op: The op that the transform became.
         drawn: Parameters that the op drew.
-        spec: Spec of the picture before it.
+        spec: Spec of the picture before the transform.
         tv_tensors: torchvision's module.
     """
     if follower.still:
@@ -211,7 +211,7 @@ def _transformed(follower: Follower, sample: Any, drawn: Params, size: Size, tv_
 
 
 def _are_within(flat: list[Any], crop: Mapping[str, Any], tv_tensors: Any) -> Any:
-    """Return which boxes have their centres in a crop, to torchvision's last bit: it marks the others."""
+    """Return which boxes have their centres in a crop, exactly as torchvision decides it."""
     functional = importlib.import_module("torchvision.transforms.v2.functional")
     boxes = next(value for value in flat if isinstance(value, tv_tensors.BoundingBoxes))
     plain = boxes.as_subclass(torch.Tensor)
@@ -232,18 +232,18 @@ def _small_picture(follower: Follower, tv_tensors: Any) -> Any:
 # --- values ---------------------------------------------------------------------------------------------------------
 
 
-def _made(  # noqa: PLR0911 - one for each kind
+def _made(  # noqa: PLR0911 - one return for each kind
     tv_tensors: Any, kind: str, found: Any, size: Size, is_raw: bool
 ) -> Any:
     """Return a target in torchvision's form.
 
     Raises:
-        OpError: It does not match its kind.
+        OpError: The target does not match its kind.
     """
     first, _, rest = kind.partition(":")
     if first == MASK:
         mask = received_mask(_bytes(found), size, is_raw)
-        # torch knows few operations on 16 bits without a sign.
+        # torch has few operations on unsigned 16-bit integers.
         return tv_tensors.Mask(torch.from_numpy(mask.astype(np.int32) if mask.dtype == np.uint16 else mask))
     if first == BOXES:
         return _boxes(tv_tensors, rest, found, size)

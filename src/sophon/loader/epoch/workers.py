@@ -1,10 +1,10 @@
 """Worker processes, seen from the loader: they finish samples in shared memory and run the user's own code.
 
 Fetching, planning, order and statistics stay with the loader. A worker gets a payload through its line, writes the
-finished sample into its place in the batch, and reports it; a result without a place there, or one made by the user's
-own `collate_fn`, comes back as a parcel.
+finished sample into its place in the batch, and reports it; a result without a place, or one made by the user's own
+`collate_fn`, comes back as a parcel.
 
-They are forked when an epoch starts, before it has threads or connections, so that lambdas work and a worker sees the
+Workers are forked when an epoch starts, before it has threads or connections, so lambdas work and a worker sees the
 user's objects as they are then; or spawned, if the platform has no fork or the user asks for it.
 
 Concurrency: each worker has a lock, under which one thread at a time talks to it.
@@ -129,7 +129,7 @@ class Workers(Finishers):
 
     @property
     def is_broken(self) -> bool:
-        """Whether one of them has ended, or is about to."""
+        """Whether one of the processes has ended, or is about to."""
         return self._is_closed or any(worker.is_lost or not worker.process.is_alive() for worker in self._all)
 
     def stop(self) -> None:
@@ -163,7 +163,7 @@ class _Gone:
         self._news: list[deque[int]] = []
 
     def subscribe(self) -> deque[int]:
-        """Return a queue in which one worker finds the numbers of these segments."""
+        """Return a queue that tells one worker the numbers of segments no longer needed."""
         self._news.append(deque())
         return self._news[-1]
 
@@ -184,7 +184,7 @@ class _Worker(Finisher):
         self._turn = threading.Lock()  # held from choosing a message until it is answered
         self._lock = threading.Lock()  # held while a thread talks to the worker
         self._is_over = False
-        self._known: set[int] = set()  # segments that it has mapped
+        self._known: set[int] = set()  # segments that the worker has mapped
         self._is_ready = False
         self.is_lost = False
         self._line, there = Line.pair()
@@ -281,7 +281,7 @@ class _Worker(Finisher):
                 if self._is_over:
                     self._line.close()
                 raise self._death(what) from None
-            except BaseException:  # Ctrl-C, say: its answer would be taken for that to the next question
+            except BaseException:  # Ctrl-C, say: a late answer would be taken for the answer to the next message
                 self.is_lost = True
                 self.process.kill()
                 raise
@@ -321,7 +321,7 @@ class _Worker(Finisher):
     def join(self) -> None:
         """Wait until the process has ended."""
         self.process.join(_END_S)
-        if self.process.is_alive():  # at work, or it hangs in code of the user's
+        if self.process.is_alive():  # busy, or stuck in the user's own code
             self.process.terminate()
             self.process.join(_END_S)
         if self.process.is_alive():
@@ -329,7 +329,7 @@ class _Worker(Finisher):
             self.process.join()
         self._line.close()
         with contextlib.suppress(ValueError):  # other threads that waited for it have to notice its end first
-            self.process.close()  # or its two files stay open until the garbage collector comes
+            self.process.close()  # otherwise its two files stay open until the garbage collector runs
 
 
 def context_for(method: Any) -> BaseContext:

@@ -43,7 +43,7 @@ class Gauge:
         self._busy += 1
 
     def ended(self, cpu_s: float, wall_s: float, fetching: bool, now_s: float) -> None:
-        """A worker has finished a sample; `fetching` says whether there is more to ask for, and room for it."""
+        """Record a finished sample; `fetching` says whether there was more to ask for, and room for it."""
         self._pass(now_s)
         self._busy -= 1
         self._samples += 1

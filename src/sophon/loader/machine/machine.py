@@ -12,9 +12,9 @@ A position goes through these states, and back only along the one arrow::
                     ▲               │
                     └─failed, ended─┘
 
-Samples are wanted first, in order and as far as there is room; then one of their holders is asked for each. `parts`
-lists the holders: copies, parts of a data set and the fallback are the same thing here. A sample whose holders pause or
-are full stays wanted, while other holders are asked for samples further ahead.
+Samples first become wanted, in order and as far as there is room; then each is requested from one of its holders.
+`parts` lists the holders: copies, parts of a data set and the fallback are treated alike. A sample whose holders pause
+or are full stays wanted, while other holders are asked for samples further ahead.
 
 A request that has brought no reply for a long time is *late*, and one whose node gives no sign of life is *lost*.
 Either is hedged: another holder (or, if there is none, the same node again) is asked for what the request still owes,
@@ -22,7 +22,7 @@ and the first answer counts. A request that owes nothing any more is surplus and
 request counts as failed; if the second request is lost as well, the first is given up in favour of a third. `standing`
 says which source to ask, and `patience` how long a long time is.
 
-If the implementation is inconsistent with the following, it is a bug:
+An implementation that breaks any of these rules has a bug:
 
 - Every position is received exactly once; a second reply for it is refused.
 - A position is owed by at most two requests, and by at least one while it is asked for.
@@ -63,11 +63,11 @@ from sophon.loader.machine.placement import Placement, Placing
 from sophon.loader.machine.standing import Choice, Standings
 
 _WAITING, _ASKED, _AGAIN, _RECEIVED, _FINISHED = range(5)
-_SILENT_S = 5.0  # for which a node may be silent if there is another source; after that it counts as failed
-_CAREFUL_SAMPLES = 16  # in a request at the beginning of an epoch that is planned while it runs
-_TRIAL_S = 0.25  # the same for a node that has failed before, while a batch waits for its samples
-_SOURCES_TRIED = 6  # one after the other, before the deadline
-_LONGEST_NAP_S = 1.0  # for a driver, which events wake up anyway
+_SILENT_S = 5.0  # how long a node may be silent if there is another source; after that it counts as failed
+_CAREFUL_SAMPLES = 16  # per request at the beginning of an epoch that is planned while it runs
+_TRIAL_S = 0.25  # like `_SILENT_S`, for a node that has failed before, while a batch waits for its samples
+_SOURCES_TRIED = 6  # how many sources are tried one after the other before the deadline
+_LONGEST_NAP_S = 1.0  # longest wait of a driver, which events wake up anyway
 _SHORTEST_NAP_S = 1e-3  # rounding may leave a pause that is shorter than a clock can measure
 
 
@@ -76,9 +76,9 @@ class MachineConfig:
     """Bounds and times.
 
     Args:
-        buffer_bytes: Bytes held for samples that are asked for and not yet taken.
+        buffer_bytes: Bound on the bytes held for samples that are asked for and not yet taken.
         deadline_s: How long to wait without any reply before the epoch is given up.
-        max_requests: Requests in flight at once.
+        max_requests: Bound on requests in flight.
         request_samples: Samples in one request.
         request_bytes: Expected bytes of the payloads in one request.
         first_pause_s: Pause before the first retry; doubles with each further one.
@@ -86,7 +86,7 @@ class MachineConfig:
         max_delay: How many batches late a sample may come in relaxed order; None for strict order.
         nodes: How many storage nodes there are.
         has_fallback: Whether there is a path to fall back on.
-        hedge: After how many seconds of silence a request is made a second time; True to learn it; False for never.
+        hedge: After how many seconds of silence a request is sent again; True to learn the time; False for never.
         careful: Number of samples at the beginning to ask for in small requests, because their results change how the
             others are asked for.
     """
@@ -121,17 +121,17 @@ class _Request:
     positions: set[int]
     source: int
     sent_s: float
-    got_s: float  # when it was sent, or a reply came
-    heard_s: float  # when it was sent, or its node or connection gave any sign of life
+    got_s: float  # when the request was sent or last got a reply
+    heard_s: float  # when it was sent, or its node or connection last gave a sign of life
     hedged: set[int] = field(default_factory=set)  # positions for which there is a replacement request
-    can_be_lost: bool = False  # whether other sources hold some of it
+    can_be_lost: bool = False  # whether other sources hold some of its samples
     is_suspect: bool = False
     is_second: bool = False
-    is_trial: bool = False  # of a node that has failed before
+    is_trial: bool = False  # sent to a node that has failed before
 
     @property
     def is_hoped_for(self) -> bool:
-        """Whether it owes something that has no replacement request."""
+        """Whether the request owes something that has no replacement request."""
         return not self.positions <= self.hedged
 
 
@@ -162,13 +162,13 @@ class Machine:
         seed: Seed of the jitter of pauses, so that many trainers do not retry in step.
         standings: How the sources did in the previous epoch; by default nothing is known about them.
         sizes: Samples in each batch, in strict order, if batches differ in size.
-        latest: In relaxed order, for every position the last batch that its sample may come in; by default `max_delay`
-            after its own (see `placement`).
+        latest: In relaxed order, for every position the last batch that its sample may be in; by default `max_delay`
+            batches after its own (see `placement`).
         parts: Holders of each part; by default all nodes hold everything.
 
     Attributes:
-        max_requests: Requests in flight at once; may be changed during the epoch.
-        ahead_bytes: Bytes held at once, at most `buffer_bytes`; may be changed during the epoch.
+        max_requests: Bound on requests in flight; may be changed during the epoch.
+        ahead_bytes: Bound on the bytes held, at most `buffer_bytes`; may be changed during the epoch.
         wanted: How many positions, from the first, have been wanted so far.
     """
 
@@ -205,11 +205,11 @@ class Machine:
         self._state = np.zeros(count, np.uint8)
         self._held: dict[int, int] = {}
         self._expected_bytes = float(expected_bytes)
-        self._payload_bytes = float(expected_bytes)  # of recent replies
+        self._payload_bytes = float(expected_bytes)  # mean of recent replies
         self._queues: list[list[int]] = [
             [] for _ in self._parts.holders
-        ]  # heaps of wanted positions that are not asked for
-        self._queued: set[int] = set()  # the parts that may have something there
+        ]  # for each part, a heap of wanted positions that are not asked for
+        self._queued: set[int] = set()  # the parts whose heaps may not be empty
         self._waits = [Wait() for _ in self._parts.holders]
         self._requests: dict[int, _Request] = {}
         self._request_number = 0
@@ -253,7 +253,7 @@ class Machine:
             self._waits[part].inherit(waits[was], self._state[position] == _ASKED, now_s if has_more else None)
         for request in self._requests.values():
             request.can_be_lost = self._have_others(request.positions, request.source)
-            if request.can_be_lost:  # its node may hold nothing any more, and another one all of it
+            if request.can_be_lost:  # its node may no longer hold the samples, and another one may
                 self._patience.most_s = self._silent_s
 
     @property
@@ -333,7 +333,7 @@ class Machine:
         return None
 
     def _want(self) -> int:
-        """Want one more sample; return its part."""
+        """Mark one more sample as wanted; return its part."""
         part = self._parts.at(self.wanted)
         self._hold(self.wanted, int(self._expected_bytes))
         self._queue(self.wanted, part)
@@ -345,7 +345,7 @@ class Machine:
         self._queued.add(part)
 
     def _choose(self, accepts: Callable[[int], bool]) -> list[int]:
-        """Choose the samples to ask a holder of the accepted parts for."""
+        """Choose samples of the accepted parts for one request to a holder."""
         chosen: list[int] = []
         size_bytes = 0.0
         most = self._config.request_samples
@@ -406,7 +406,7 @@ class Machine:
         return self._send(positions, request.source if source is None else source, now_s, is_second=True)
 
     def _replace(self, number: int, now_s: float) -> Ask | None:
-        """Ask another source for the samples of a lost request; if that is lost too, a third replaces the first."""
+        """Ask another source for a lost request's samples; if that one is lost too, a third replaces the first."""
         request = self._requests[number]
         ask = self._ask_instead(request, None, self._owed_alone(request), now_s)
         if ask is not None:
@@ -420,7 +420,7 @@ class Machine:
         return None  # there is no other source: when this one fails, it is asked again
 
     def _ask_instead(self, request: _Request, rival: _Request | None, owed: list[int], now_s: float) -> Ask | None:
-        """Ask for the samples of a lost request, or of two lost requests in place of the first."""
+        """Request samples of a lost request elsewhere; if its rival is lost too, the new request replaces the first."""
         asked = {request.source} if rival is None else {request.source, rival.source}
         found = self._by_source(owed, lambda holders: self._standings.pick_instead(asked, now_s, holders))
         source = next((one for one in found if one is not None and self._is_held(found[one], one)), None)
@@ -451,7 +451,7 @@ class Machine:
         return all(source in self._parts.everybody(self._parts.at(position)) for position in positions)
 
     def _have_others(self, positions: Iterable[int], source: int) -> bool:
-        """Return whether some of these samples can be had from another source."""
+        """Return whether another source can provide some of these samples."""
         if self._config.has_fallback and source < self._config.nodes:
             return True
         parts = {self._parts.at(position) for position in positions}
@@ -459,7 +459,7 @@ class Machine:
 
     @staticmethod
     def _is_rival(request: _Request, other: _Request) -> bool:
-        """Return whether another request owes the same, and is lost too."""
+        """Return whether another request owes some of the same samples and is lost too."""
         return other.is_suspect and not request.positions.isdisjoint(other.positions)
 
     def _owed_alone(self, request: _Request) -> list[int]:
@@ -531,7 +531,7 @@ class Machine:
 
     @property
     def has_ways(self) -> bool:
-        """Whether samples may go through relays or not."""
+        """Whether samples can be routed through relays or directly to nodes."""
         return bool(self._parts.ways)
 
     def reroute(self, is_relayed: NDArray[np.bool_]) -> None:
@@ -594,7 +594,7 @@ class Machine:
         """Record that a request has failed; what it still owes is asked for again, unless the error is final.
 
         Returns:
-            Whether it still owed something.
+            Whether the request still owed something.
         """
         asked = self._requests.get(request)
         if asked is None:
@@ -609,7 +609,7 @@ class Machine:
         self._drop(request)
         for other in self._requests.values():
             if other.positions & asked.positions:
-                other.hedged -= asked.positions  # there is only one of the two now
+                other.hedged -= asked.positions  # only one of the two requests is left
                 other.is_second = False
         if not isinstance(error, RetryableError):
             self.fatal = self.fatal or error
@@ -648,7 +648,7 @@ class Machine:
     def finished(self, position: int, size_bytes: int) -> list[Placing]:
         """Record that a sample is finished, and how large it is now; return which position gets which place.
 
-        In relaxed order that may be none, if the free places are kept for others, or several that have waited.
+        In relaxed order there may be none, if the free places are kept for others, or several that have waited.
         """
         assert self._state[position] == _RECEIVED
         self._state[position] = _FINISHED
@@ -665,7 +665,7 @@ class Machine:
         return self._unfilled[batch] == 0
 
     def position_at(self, place: int) -> int:
-        """Return the position that has a place; in relaxed order only for places that have been given away."""
+        """Return the position whose sample gets a place; in relaxed order only for places already assigned."""
         return place if self._placement is None else int(self._placement.position_at[place])
 
     @property

@@ -4,13 +4,13 @@ A *part* is a share of an epoch's samples that the same nodes hold; these are it
 one part with several holders, a data set that is spread over nodes has several parts with one holder each, and anything
 in between is possible. The fallback, if there is one, holds everything and belongs to no part.
 
-A relay can answer for whatever the node behind it holds. The plan says which samples go through relays, and then two
-parts are made of one: the samples that nodes are asked for, with relays as *stand-ins*, and those that relays are asked
+A relay can answer for whatever the node behind it holds. The plan says which samples go through relays, and then one
+part becomes two: the samples that nodes are asked for, with relays as *stand-ins*, and those that relays are asked
 for, with nodes as stand-ins. A stand-in is asked while no holder is healthy, and for samples that a holder has owed for
 too long.
 
 Nodes that hold the same parts share a *lane*, which bounds the requests in flight at all of them together. Nodes of
-other lanes cannot take over that work, so no lane is left without requests because others have them all.
+other lanes cannot take over that work, so every lane may have requests in flight, however many the others have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Parts:
 
     Args:
         holders: For each part the numbers of the nodes that hold it, ascending; empty if only the fallback has it.
-        of: For each position the number of its part; None if there is only one.
+        of: For each position the number of its part; None if there is only one part.
         names: Names of the nodes for messages; by default "node 0" and so on.
         stand_ins: For each part the numbers of its stand-ins; empty if no part has any.
         ways: For each part, the numbers of the two parts with the same samples: the one for nodes, and the one for
@@ -64,7 +64,7 @@ class Parts:
             relays: Which of them are relays.
             of: For each position the number of its part.
             is_relayed: Whether to ask a relay, for each position.
-            names: Names of all of them.
+            names: Names of all nodes and relays.
         """
         kept, ways = list(holders), [(part, part) for part in range(len(holders))]
         stand_ins: list[tuple[int, ...]] = [()] * len(holders)
@@ -105,7 +105,7 @@ class Parts:
         return " and ".join(names) or "any node"
 
     def lanes(self, fallback: int | None) -> list[tuple[int, ...]]:
-        """Return the sources that share requests.
+        """Return the lanes: for each, the sources that share its requests.
 
         Args:
             fallback: The number of the fallback, which has its own lane unless there is only one part.
@@ -129,16 +129,16 @@ class Wait:
 
     owed: int = 0  # positions that were asked for and not received
     asked: int = 0  # of these, the ones that a request in flight owes
-    since_s: float | None = None  # something was asked for or received; None while nothing is owed
-    left_s: float = 0.0  # when the last request for it failed
+    since_s: float | None = None  # when something was last asked for or received; None while nothing is owed
+    left_s: float = 0.0  # when the last request for the part failed
     tries: int = 0  # failures since something was received
-    failure: Error | None = None  # the last of them
+    failure: Error | None = None  # the last failure
 
     def asks(self, is_new: bool, now_s: float, ready_s: float) -> None:
         """Record that a position is requested.
 
         Args:
-            is_new: Whether it is for the first time.
+            is_new: Whether it is requested for the first time.
             now_s: The time.
             ready_s: Since when a holder could have been asked for it.
         """
@@ -163,7 +163,7 @@ class Wait:
         self.left_s = now_s
 
     def inherit(self, other: Wait, is_asked: bool, since_s: float | None) -> None:
-        """Take over an owed position from an earlier division, with the time it has been waited for.
+        """Take over an owed position from an earlier division, with the time it has waited so far.
 
         Args:
             other: The wait that the position was part of.

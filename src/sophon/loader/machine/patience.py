@@ -1,8 +1,8 @@
 """Determines how long a request may be silent before another source is asked too; part of the machine.
 
-Given in seconds, or learned: a request is late when it is silent for several times longer than nineteen of twenty
-others were lately, as Dean and Barroso propose in "The Tail at Scale" (2013). Second requests are bounded to a tenth
-of all samples, and one request more: a whole link that has become slow is not made faster by asking twice.
+The time is given in seconds, or learned: a request is late when it has been silent several times longer than 95 % of
+recent requests were, as Dean and Barroso propose in "The Tail at Scale" (2013). Second requests are limited to a tenth
+of all samples, plus one request: a whole link that has become slow is not made faster by asking twice.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 import math
 from collections import deque
 
-_KEPT = 128  # the latest waits
+_KEPT = 128  # how many of the latest waits are kept
 _ENOUGH = 8  # waits before a limit is learned from them
 _QUANTILE = 0.95
-_TIMES = 3.0  # longer than that quantile
+_TIMES = 3.0  # times that quantile: a request that waits longer is late
 _LEAST_S = 0.05  # less is not worth a second request
-_SHARE = 0.1  # of the samples asked for may be asked for twice
+_SHARE = 0.1  # share of the requested samples that may be requested twice
 
 
 class Patience:
-    """Says when a request is late.
+    """Decides when a request is late.
 
     Args:
-        hedge: Seconds of silence; True to learn them; False for never.
+        hedge: Seconds of silence after which a request is late; True to learn the time; False for never.
         most_s: Bound on these seconds if there is another source; infinite if there is none. After that time samples
-            may be asked for twice however often that has happened.
+            may be asked for twice, however often that has already happened.
     """
 
     def __init__(self, hedge: bool | float, most_s: float) -> None:
@@ -36,7 +36,7 @@ class Patience:
 
     def waited(self, seconds: float) -> None:
         """Record how long a stream was silent before it continued."""
-        if self._hedge is True and seconds > 1e-3:  # with less, the reply came in one message with the one before
+        if self._hedge is True and seconds > 1e-3:  # if less, the reply came in one message with the previous one
             self._waits.append(seconds)
             self._limit_s = None
 

@@ -13,15 +13,15 @@ Placing = tuple[int, int]  # a position and the place that its sample gets
 class Placement:
     """Which sample gets which place: first come, first served, except for samples that have waited long enough.
 
-    A sample is *due* when the batch being filled is the last one that it may come in. Batches are filled one after the
+    A sample is *due* when the batch being filled is the last one that it may be in. Batches are filled one after the
     other and no more samples become due in one than it has places, so it suffices that no batch is left with fewer free
-    places than samples that are due: then no later batch can be either.
+    places than samples that are due: then the same is true of every later batch.
 
     Args:
         count: Samples in the epoch.
         batch_size: Samples in a batch.
         max_delay: How many batches late a sample may come.
-        latest: For every position, the last batch that its sample may come in; ascending, never before the sample's
+        latest: For every position, the last batch that its sample may be in; ascending, never before the sample's
             batch in strict order, and the same for at most `batch_size` positions. By default `max_delay` batches after
             its own.
     """
@@ -34,7 +34,7 @@ class Placement:
         batches = -(-count // batch_size)
         if latest is None:
             latest = np.arange(count) // batch_size + min(max_delay, batches)
-        self._latest = np.minimum(latest, batches).astype(np.int32)  # a batch that does not exist: it may come in any
+        self._latest = np.minimum(latest, batches).astype(np.int32)  # one past the last batch: the sample may be in any
         self._unplaced: list[int] = np.bincount(self._latest, minlength=batches).tolist()
 
     def add(self, position: int) -> list[Placing]:
@@ -52,5 +52,5 @@ class Placement:
     def _may_have_next(self, position: int) -> bool:
         filling = self._next // self._batch_size
         free = (filling + 1) * self._batch_size - self._next
-        # Samples that were due earlier have their places.
+        # Samples that were due earlier already have their places.
         return bool(self._latest[position] <= filling) or self._unplaced[filling] < free

@@ -1,7 +1,7 @@
 """Chooses which source to ask next: one of the holders of a sample, or a path to fall back on.
 
-A part of the machine, and like it without sockets, threads or clocks. The nodes are numbered 0 … count - 1; the
-fallback, if there is one, has the number `count`. Every question names the holders among which to choose; below, "every
+A part of the machine, also without sockets, threads or clocks. The nodes are numbered 0 … count - 1; the
+fallback, if there is one, has the number `count`. Every call names the holders to choose from; below, "every
 node" and "others" mean these.
 
 - A node that answers is *well*, and well nodes share the requests: the one with the fewest in flight gets the next; in
@@ -9,7 +9,7 @@ node" and "others" mean these.
 - A node that fails is asked again after a pause that doubles with every further failure. As long as there is another
   source, it is asked for only a single sample, so that little depends on a node that may be gone, and others are asked
   in between: otherwise several dead nodes would leave a driver with one thread no time for a live one. It is also left
-  alone for several times as long as it has caused a wait.
+  alone for several times as long as the wait that it caused.
 - The fallback is asked while every node has failed twice in a row: a node that only has to reconnect is well again at
   the second try. Requests that were in flight together fail together and count as one failure.
 """
@@ -28,11 +28,11 @@ _GIVEN_UP = 2  # failures in a row of every node before the fallback is asked
 @dataclass
 class _Standing:
     tries: int = 0  # failures since the last reply
-    failed_at_s: float = 0.0  # the last of them
+    failed_at_s: float = 0.0  # time of the last failure
     retry_at_s: float = 0.0
     rests_until_s: float = 0.0
     under_way: int = 0
-    turn: int = 0  # when it was asked last
+    turn: int = 0  # orders sources by when they were last asked
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Standings:
 
     def begin(self, seed: int) -> None:
         """Begin an epoch: no requests are in flight, and the health of each source is unchanged."""
-        self._random.seed(seed)  # a forked process has a copy of its parent's
+        self._random.seed(seed)  # a forked process has a copy of its parent's generator
         for node in (*self._nodes, *([] if self._fallback is None else [self._fallback])):
             node.under_way = 0
 
@@ -114,7 +114,7 @@ class Standings:
         return None
 
     def pick_instead(self, than: Collection[int], now_s: float, holders: Sequence[int] | None = None) -> int | None:
-        """Return the source to ask instead of lost ones, even one that has failed or has answered others since."""
+        """Return the source to ask instead of lost ones; if need be, one that has failed or a lost one that answers."""
         other = self.pick_other(than, now_s, holders)
         if other is not None:
             return other
@@ -144,7 +144,7 @@ class Standings:
 
     @property
     def retries_s(self) -> list[float]:
-        """When the pauses of each source end, or have ended."""
+        """When the pause of each source ends, or ended."""
         everybody = (*self._nodes, *([] if self._fallback is None else [self._fallback]))
         return [at_s for node in everybody for at_s in (node.retry_at_s, node.rests_until_s)]
 
@@ -196,5 +196,5 @@ class Standings:
         return self._nodes[number].retry_at_s, self._nodes[number].tries
 
     def _idlest(self, number: int) -> tuple[int, int]:
-        """Sort by the number of requests in flight, then by when a source was last asked."""
+        """Return a sort key: the number of requests in flight, then when the source was last asked."""
         return self._nodes[number].under_way, self._nodes[number].turn

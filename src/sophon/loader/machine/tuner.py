@@ -1,13 +1,13 @@
-"""Tunes the numbers of workers, requests and bytes ahead by following the measured bottleneck.
+"""Adjusts the workers, the concurrent requests and the bytes read ahead to the measured bottleneck.
 
 A state machine like `machine`: it gets the measurements of each stretch of time and returns the setting for the next.
-It reads no clock, so that it can be tested.
+It reads no clock, so that tests can set the time.
 
 - The consumer hardly waits: there is nothing to gain, and nothing is changed.
 - It waits while workers have nothing to do: fetching is the bottleneck. Twice as many requests are tried.
-- It waits while workers are busy: finishing is the bottleneck. While they do not use all cores, one more is tried; if
-  that does not help, they block each other (the GIL), and one fewer is tried.
-- It waits while the buffer is full: the engine reports it at once (`deepen`), and the bound doubles, up to
+- It waits while workers are busy: finishing is the bottleneck. While they do not use all cores, one more worker is
+  tried; if that does not help, they block each other (the GIL), and one fewer is tried.
+- It waits while the buffer is full: the engine reports it immediately (`deepen`), and the bound doubles, up to
   `buffer_bytes`.
 - It does not wait, and for a while more than half of the bound has always been finished and ready: half of the bound
   would have been enough, so the bound is halved, but never below its initial value. A bound that has to grow again is
@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 
 STRETCH_S = 0.25  # several record batches of 50 ms; a few trials fit into the first seconds of a run
 STRETCH_SAMPLES = 16  # with fewer, chance decides
-_WAITS = 0.05  # of the time: less than that cannot be gained back
-_IDLE = 0.3  # of the workers' time; if they are idle for longer, fetching is the bottleneck
-_SATURATED = 0.85  # of the cores in use by workers; fetching and the consumer need some too
-_PAYS = 1.05  # the rate of a trial against the rate before
-_WORTH_LESS = 0.98  # of the rate before: if fewer workers do as well, fewer are kept
-_MOVED = 1.3  # the rate relative to the settled one: conditions have changed, and trials start again
-_PATIENCE = 8  # stretches of it in a row
-_SPARE = 0.5  # of the bytes ahead: if this share is never used, half of them are released
+_WAITS = 0.05  # share of the time that the consumer waits; if it is less, there is nothing to gain
+_IDLE = 0.3  # share of the workers' time; if they are idle for longer, fetching is the bottleneck
+_SATURATED = 0.85  # share of the cores in use by workers; fetching and the consumer need some too
+_PAYS = 1.05  # rate of a trial, relative to the rate before, from which it pays off
+_WORTH_LESS = 0.98  # rate relative to the rate before: if fewer workers do nearly as well, fewer are kept
+_MOVED = 1.3  # rate relative to the settled one: conditions have changed, and trials start again
+_PATIENCE = 8  # stretches in a row for which this must last
+_SPARE = 0.5  # share of the bytes ahead: if it is never used, half of them are released
 _KEPT_LONGER = 4  # factor on the number of stretches, each time that released memory was needed after all
 
 
@@ -40,7 +40,7 @@ class Setting:
     Args:
         workers: Threads that finish samples.
         requests: Requests in flight at once.
-        ahead_bytes: Bytes held for samples that are asked for and not yet taken.
+        ahead_bytes: Bound on the bytes held for samples that are asked for and not yet taken.
     """
 
     workers: int
@@ -53,11 +53,11 @@ class Seen:
     """What happened in a stretch of time.
 
     Args:
-        seconds: Its length.
-        samples: Samples finished in it.
+        seconds: Length of the stretch.
+        samples: Number of samples finished.
         waited_s: Seconds that the consumer waited.
         busy_s: Seconds that workers were busy, summed.
-        cpu_s: CPU seconds that they used, summed.
+        cpu_s: CPU seconds that workers used, summed.
         fetching: Whether there was something to ask for, and room for it, all the time.
         spare_bytes: Smallest number of bytes ready in finished batches after the consumer had taken one.
     """
@@ -77,7 +77,7 @@ class Seen:
 
 
 class Tuner:
-    """Finds the settings of one loader, and keeps it from one epoch to the next.
+    """Finds the setting for one loader, and keeps it from one epoch to the next.
 
     Args:
         start: Initial setting.
@@ -105,7 +105,7 @@ class Tuner:
         self._settling = True
 
     def deepen(self) -> bool:
-        """Allow twice as many bytes ahead; return whether that is more."""
+        """Allow twice as many bytes ahead; return whether the bound has grown."""
         ahead_bytes = min(2 * self.setting.ahead_bytes, self.most.ahead_bytes)
         if ahead_bytes == self.setting.ahead_bytes:
             return False
@@ -127,7 +127,7 @@ class Tuner:
     def look(self, seen: Seen) -> Setting:
         """Return the setting for the next stretch."""
         self._give_back(seen)
-        if self._settling:  # threads were started and requests are in flight: the first stretch is neither old nor new
+        if self._settling:  # threads were started, requests are in flight: the first stretch belongs to neither setting
             self._settling = False
         elif self._before is not None:
             self._judge(seen.rate)
@@ -143,7 +143,7 @@ class Tuner:
         if rate < rate_before * (_WORTH_LESS if fewer else _PAYS):
             knob = "requests" if self.setting.requests != before.requests else "workers"
             self._failed.add((knob, getattr(self.setting, knob)))
-            # Bytes ahead may have grown in the meantime, for another reason.
+            # Bytes ahead may have grown in the meantime, for a different reason.
             self.setting = replace(before, ahead_bytes=self.setting.ahead_bytes)
             self._settling = True
             rate = rate_before

@@ -1,7 +1,7 @@
 """Checks whether two results of a callable are the same to the last bit: tensors, pictures, dicts of them.
 
-There are three answers: True, False, and None if they cannot be compared. One part that differs is enough for False;
-True needs all parts to be equal.
+There are three answers: True, False, and None if the results cannot be compared. One part that differs is enough for
+False; True needs all parts to be equal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
 def _same_tensors(one: Any, other: Any) -> bool | None:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    if one.is_quantized:  # torch crashes if their bytes are accessed
+    if one.is_quantized:  # torch crashes if the bytes of such a tensor are accessed
         return None
     try:
         return torch.equal(_bytes_of(one), _bytes_of(other))
@@ -64,7 +64,7 @@ def _bytes_of(tensor: Any) -> Any:
 def _same_arrays(one: Any, other: Any) -> bool | None:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    if one.dtype.names:  # there may be padding between them, with arbitrary bytes
+    if one.dtype.names:  # there may be padding between the fields, with arbitrary bytes
         return _all(_same_arrays(one[name], other[name]) for name in one.dtype.names)
     if one.dtype.hasobject:
         return _same_items(one.ravel().tolist(), other.ravel().tolist())

@@ -1,9 +1,9 @@
 """Tries the callables of a pipeline when a loader opens: whether they work, and depend only on the seed.
 
-A callable with its own generator gives different tensors in every run, which would go unnoticed. So each is run twice
-under each of a few keys, on the value that reaches it; if two results differ, the user is warned. A transform from
-torchvision, timm or another library that fails under every key and on every picture is rejected here, before an epoch
-starts; an error in user code is left until it happens, since it may depend on the sample.
+A callable with its own generator gives different tensors in every run, which would go unnoticed. So each callable is
+run twice under each of a few keys, on the value that reaches it; if two results differ, the user is warned. A transform
+from torchvision, timm or another library that fails under every key and on every picture is rejected here, before an
+epoch starts; an error in user code is ignored until an epoch runs into it, since it may depend on the sample.
 
 Limits: a few keys on one sample do not show everything: a step that is rarely random may look deterministic. Values
 that cannot be copied or compared are silently skipped, as is everything left after a few seconds.
@@ -38,7 +38,7 @@ from sophon.pipeline.probe import picture
 KEYS = 8
 TRIAL_S = 5.0  # in total; how long a loader may take to open without seeming stuck
 _LEAST_KEYS = 2
-_LARGE = 8  # times the built-in picture is enlarged: 2560 × 1920, so that few crops are too large for it
+_LARGE = 8  # factor by which the built-in picture is enlarged: 2560 × 1920, so that few crops are too large for it
 _SEED = (
     "Draw from the global generators of random, numpy or torch, which are seeded for each sample; or give the object "
     "a set_random_seed(seed) method, which is called before each call. Do not keep your own generator, such as "
@@ -71,7 +71,7 @@ def try_calls(pipeline: Pipeline, seed: int, first_file: Callable[[], bytes | No
     end_s = time.monotonic() + TRIAL_S
     trial = None if data is None else Trial(pipeline, seed, data, end_s)
     if trial is None or not trial.reached:
-        # Nothing is known of the data set: no reason to refuse anything.
+        # Nothing is known about the data set: no reason to refuse anything.
         trial = Trial(pipeline, seed, _specimens(pipeline)[0], end_s)
     elif (position := trial.always_fails()) is not None:
         _refuse(pipeline, seed, position, trial.errors[position], end_s)
@@ -95,7 +95,7 @@ def try_samples(pipeline: Pipeline, seed: int, make: Callable[[Key], Value]) -> 
             return
         try:
             one, other = (_fresh(make(Key(seed, epoch, 0))) for _ in range(2))
-        except Exception:  # noqa: BLE001 - left for when it happens: it may be this sample's fault
+        except Exception:  # noqa: BLE001 - ignored until an epoch runs into it: it may be this sample's fault
             return
         if same_bits(one, other) is False:
             _warn(pipeline, [at for at, op in enumerate(pipeline.ops) if isinstance(op, Call)])
@@ -147,7 +147,7 @@ class Trial:
     def _try_key(self, key: Key, start: int, value: Value) -> None:
         pipeline, first = self._pipeline, self._pipeline.first_call
         try:
-            value = _fresh(pipeline.run(value, key, start, first))  # it may be the value that all keys start from
+            value = _fresh(pipeline.run(value, key, start, first))  # a copy: all keys may start from this value
         except (Error, _NoCopy):
             return
         self.reached += 1
@@ -166,7 +166,7 @@ class Trial:
 
     def _try_call(self, key: Key, position: int, value: Value) -> Value:
         """Run a callable twice on a value that nothing else refers to, and return its first result."""
-        # Copies, since it may change its input or return the same buffer each time.
+        # Copies, since the callable may change its input or return the same buffer each time.
         one = _fresh(self._pipeline.run(_fresh(value), key, position, position + 1))
         try:
             other = self._pipeline.run(value, key, position, position + 1)
@@ -237,7 +237,7 @@ def _is_of_user(error: OpError) -> bool:
 
 
 def _specimens(pipeline: Pipeline) -> tuple[bytes, ...]:
-    """Return made-up files of the kind that a pipeline takes."""
+    """Return synthetic files of the kind that a pipeline takes."""
     first = pipeline.ops[0]
     if isinstance(first, Decoder) and first.data != Decode.data:
         return (first.specimen(),)

@@ -59,8 +59,8 @@ class _Epoch:
         count: Number of samples.
         order_crc: Checksum of the rank's row in strict order.
         steps: Differences between neighbouring positions, minus one (mostly 0), compressed.
-        begun: Samples of the global order that were used up when the row starts.
-        start: Samples of the row that were handed out before the first one here.
+        begun: Number of samples in the global order that were used before the row starts.
+        start: Number of samples in the row that were handed out before the first one here.
     """
 
     count: int
@@ -96,15 +96,15 @@ class OrderLog:
         return sum(len(epoch.steps) for epoch in self._epochs.values())
 
     def record(self, epoch: int, order: Order, positions: NDArray[np.int64], *, begun: int = 0, start: int = 0) -> None:
-        """Record an epoch, or the rest of one; the part recorded before is kept.
+        """Record an epoch, or the rest of one; a part recorded earlier is kept.
 
         Args:
             epoch: Number of the epoch.
             order: The rank's samples in strict order.
             positions: Positions in that order, in the sequence in which they were put into delivered batches; fewer
                 than all if the epoch was stopped halfway.
-            begun: Samples of the global order that were used up when `order` starts.
-            start: Samples of `order` that were handed out before.
+            begun: Number of samples in the global order that were used before `order` starts.
+            start: Number of samples in `order` that were handed out earlier.
         """
         known = self._epochs.get(epoch)
         if known is not None and not len(positions):
@@ -124,7 +124,7 @@ class OrderLog:
         return replayed
 
     def turns(self, epoch: int, cursor: int, ranks: Rank) -> Turns:
-        """Return a rank's progress in the row of an epoch, given a cursor: nothing was delivered out of turn."""
+        """Return a rank's progress in the row of an epoch, given a cursor, with nothing delivered out of turn."""
         begun = self._epoch(epoch).begun
         places, over = divmod(cursor - begun, ranks.size)
         if places < 0 or over:
@@ -140,17 +140,17 @@ class OrderLog:
         Args:
             epoch: Number of the epoch.
             order: The rank's samples in strict order.
-            turns: Its progress.
+            turns: The rank's progress.
         """
         kept = self._epoch(epoch)
         if kept.order_crc != _crc(order) or kept.begun != turns.begun:
             raise ConfigError(
-                f"the log's epoch {epoch} was recorded with another order of samples; use the data set, seed, "
+                f"the log's epoch {epoch} was recorded with a different order of samples; use the data set, seed, "
                 "shuffle, uneven and ranks of that run"
             )
         if turns.places < kept.start:
             raise ConfigError(
-                f"the log's epoch {epoch} is the second part of one: {kept.start:,} samples came before it. Replay "
+                f"the log has only the second part of epoch {epoch}: {kept.start:,} samples came before it. Replay "
                 "both, Replay([first, second]), or load the state that this part started with"
             )
         recorded = _unpack(kept)[turns.places - kept.start :]
@@ -168,11 +168,11 @@ class OrderLog:
         return np.concatenate([recorded, np.flatnonzero(rest)])
 
     def joined(self, later: OrderLog) -> OrderLog:
-        """Return one log of this run and of the run that continued from its state.
+        """Return a single log of this run and the run that continued from its state.
 
         Raises:
-            ConfigError: It did not continue from there: another data set or batch size, or parts that do not fit
-                together.
+            ConfigError: The other run did not continue from this one: the data set or batch size differs, or the parts
+                do not fit together.
         """
         if (later.dataset, later.batch_size) != (self.dataset, self.batch_size):
             raise ConfigError(

@@ -15,8 +15,8 @@ _ORDER_POSITION = 2**64 - 1
 def epoch_order(count: int, seed: int, epoch: int, *, shuffle: bool) -> Order:
     """Return the samples of an epoch in order.
 
-    Each sample gets one raw Philox word, and they are sorted by it: NumPy guarantees both forever, unlike its own
-    permutations.
+    Each sample gets one raw Philox word, and samples are sorted by their words: NumPy guarantees that both stay the
+    same, unlike its own permutations.
     """
     if not shuffle:
         return np.arange(count, dtype=np.int64)

@@ -3,7 +3,7 @@
 The global order of an epoch depends only on (seed, epoch). Rank r of R takes its positions r, r + R, r + 2R, … as
 torch's `DistributedSampler` does, all ranks in step: so after s steps of `batch_size` the first s × batch_size × R
 samples of the global order are used up, whichever rank had them. That one number, the *cursor*, is all that another run
-needs to continue, with any other number of ranks or workers.
+needs to continue, with any number of ranks or workers.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Rank:
 def find_rank(rank: int | None = None, size: int | None = None) -> Rank:
     """Return which rank this is: as given, from torch.distributed, or from torchrun's environment.
 
-    Launchers differ in when they provide it: Lightning starts processes without RANK and joins them later. So this is
-    called when an epoch starts, not when a loader is created.
+    Launchers differ in when they provide the rank: Lightning starts processes without RANK and joins them later. So
+    this is called when an epoch starts, not when a loader is created.
 
     Args:
         rank: Rank given by the user; None to find out.
@@ -74,7 +74,7 @@ def rank_in(group: Any) -> Rank:
     """Return which process this is in a process group or a one-dimensional device mesh."""
     if hasattr(group, "get_local_rank") and hasattr(group, "ndim"):
         if group.ndim != 1:
-            raise ConfigError(f'group: expected a one-dimensional device mesh, such as mesh["dp"], got {group.ndim}')
+            raise ConfigError(f'group: expected a device mesh of one dimension, such as mesh["dp"], got {group.ndim}')
         return Rank(int(group.get_local_rank()), int(group.size()))
     if torch is None or not torch.distributed.is_initialized():
         raise RankError("group: torch.distributed is not initialised; call init_process_group before the first epoch")
@@ -109,8 +109,8 @@ def each(count: int, ranks: Rank, uneven: str) -> int:
     Args:
         count: Remaining samples of the epoch.
         ranks: The ranks that share them.
-        uneven: What to do if they cannot be shared evenly: "pad" with samples from the beginning of the order, "drop"
-            the last ones, or "raise" an error.
+        uneven: What to do if the samples cannot be shared evenly: "pad" with samples from the beginning of the order,
+            "drop" the last ones, or "raise" an error.
     """
     over = count % ranks.size
     if over and uneven == "raise":
@@ -129,7 +129,7 @@ def positions(count: int, cursor: int, ranks: Rank, uneven: str) -> Order:
 
     Args:
         count: Samples in the epoch.
-        cursor: How many of them are used up.
+        cursor: How many of them have been used.
         ranks: The rank whose share to return.
         uneven: See `each`.
     """
@@ -142,7 +142,7 @@ def share(order: Order, cursor: int, ranks: Rank, uneven: str) -> Order:
 
     Args:
         order: The global order.
-        cursor: How many of it are used up.
+        cursor: How many of its samples have been used.
         ranks: The rank whose share to return.
         uneven: See `each`.
     """

@@ -1,9 +1,9 @@
 """The samples of an epoch and their order: sophon's own, or a torch-style sampler's.
 
 Sophon's own order is a function of (seed, epoch), and ranks divide it among themselves. A sampler is asked once, when
-an epoch starts. As with torch's DataLoader, its samples are for this rank only and may repeat; each time random ops
-draw new parameters, since they identify the sample by another number (`keys_of`). A sampler runs under its own seed,
-from (seed, epoch), so that it gives the same order after resuming and does not disturb the training loop's generators;
+an epoch starts. As with torch's DataLoader, its samples are for this rank only and may repeat; random ops draw new
+parameters for each occurrence, since each has a different key (`keys_of`). A sampler runs under its own seed, from
+(seed, epoch), so it gives the same order after resuming and does not disturb the training loop's generators;
 a sampler with its own generator or state uses that, and the state is saved instead.
 """
 
@@ -36,7 +36,7 @@ class Row:
         samples: Indexes of the samples, in order.
         positions: Position of each in the order of the whole epoch, over all ranks.
         sizes: Samples in each batch, if a batch sampler determines that.
-        keys: The numbers by which random ops identify them; None for their indexes.
+        keys: The numbers by which random ops identify the samples; None for their indexes.
     """
 
     samples: Order
@@ -50,7 +50,7 @@ class Sampling(ABC):
 
     Attributes:
         is_shared: Whether ranks divide the order among themselves.
-        is_shuffled: Its shuffle setting, as recorded in a state.
+        is_shuffled: The shuffle setting, as recorded in a state.
     """
 
     is_shared = True
@@ -62,8 +62,8 @@ class Sampling(ABC):
 
         Args:
             epoch: Number of the epoch.
-            cursor: How many of its samples are used up, by all ranks that share it.
-            rank: Rank that asks.
+            cursor: How many of its samples have been used, by all ranks that share it.
+            rank: The rank whose samples to return.
         """
 
     @abstractmethod
@@ -83,7 +83,7 @@ class Sampling(ABC):
         """Return the state to restore before an epoch can be started again, as JSON values.
 
         Args:
-            epoch: The latest one, or the next.
+            epoch: The latest epoch, or the next one.
             is_ahead: Whether that epoch is still to come.
         """
         return None
@@ -93,13 +93,13 @@ class Sampling(ABC):
 
 
 class OwnOrder(Sampling):
-    """All samples of a data set, or some of them, in its order or in random order.
+    """All samples of a data set, or some of them, in the data set's order or in random order.
 
     Args:
         count: Samples in the data set.
         seed: Seed of the order.
         shuffle: Whether samples come in random order, a different one in each epoch.
-        uneven: What to do if ranks cannot share them evenly.
+        uneven: What to do if ranks cannot share the samples evenly.
         indices: The samples that take part; None for all.
     """
 
@@ -158,9 +158,9 @@ class ToldOrder(Sampling):
         self._all = count
         self._seed = seed
         self._indices = indices
-        self._starts = np.zeros(1, np.int64)  # sizes of the batches of the latest epoch
+        self._starts = np.zeros(1, np.int64)  # where each batch of the latest epoch starts
         self._epoch = -1  # the latest epoch that the sampler was asked for
-        self._before: dict[str, Any] = {}  # the state that it had then
+        self._before: dict[str, Any] = {}  # the sampler's state at that time
         if not hasattr(sampler, "__iter__"):
             raise ConfigError(f"{self._name}: expected something to iterate over, got {sampler!r}")
         if not hasattr(sampler, "__len__"):
@@ -170,7 +170,7 @@ class ToldOrder(Sampling):
             )
 
     def row(self, epoch: int, cursor: int, rank: Rank) -> Row:  # noqa: ARG002 - a sampler knows its rank itself
-        """Ask the sampler for its epoch; the part that is used up is left out."""
+        """Ask the sampler for an epoch, and leave out the samples that have been used."""
         self._epoch, self._before = epoch, _state_of(self._sampler)
         if self._before:
             told = list(self._sampler)
@@ -185,7 +185,7 @@ class ToldOrder(Sampling):
         if int(starts[min(done, len(groups))]) != cursor:
             raise ArtifactError(
                 f"{self._name}: the state was taken after {cursor:,} samples, where no batch ends; it belongs to "
-                "another sampler"
+                "a different sampler"
             )
         sizes = tuple(len(group) for group in groups[done:] if len(group))
         return self._row(np.concatenate([np.zeros(0, np.int64), *groups]), cursor, sizes)
@@ -235,7 +235,7 @@ def keys_of(samples: Order, count: int) -> Order | None:
 
     Args:
         samples: The samples of an epoch, in order.
-        count: Samples in the data set, so that no two samples ever have the same key.
+        count: Number of samples in the data set; it keeps the keys of different samples apart.
 
     Returns:
         None if no sample is repeated.

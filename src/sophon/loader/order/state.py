@@ -31,7 +31,7 @@ class State:
     Args:
         seed: Seed of the order and of all random ops.
         epoch: Number of the epoch.
-        cursor: How many samples of the epoch's global order are used up, by all ranks together.
+        cursor: How many samples of the epoch's global order have been used, by all ranks together.
         samples: Number of samples in the data set.
         shuffle: Whether the order is a random one.
         dataset: Fingerprint of the data set.
@@ -85,15 +85,15 @@ class State:
                 f"{_MUST_AGREE[name]} (saved {name}={saved[name]!r}, here {name}={ours[name]!r})" for name in wrong
             )
             raise ArtifactError(
-                f"this state belongs to another run: {found}. Create the loader as it was when the state was saved, "
-                "or start a new epoch with set_epoch."
+                f"this state belongs to a different run: {found}. Create the loader as it was when the state was "
+                "saved, or start a new epoch with set_epoch."
             )
 
 
 class Place:
     """The progress of a run: which epoch comes next, and how far the latest one has got.
 
-    Concurrency: the loop moves it, and any thread may read it: `at` is replaced as a whole.
+    Concurrency: the training loop updates it, and any thread may read it: `at` is replaced as a whole.
 
     Attributes:
         next_epoch: The epoch of the next pass.
@@ -106,7 +106,7 @@ class Place:
         self.next_epoch = 0
         self.at: tuple[int, int, Turns | None] = (0, 0, None)
         self.is_ahead = True
-        self._before: tuple[int, tuple[int, int, Turns | None], bool] | None = None  # the latest pass had started
+        self._before: tuple[int, tuple[int, int, Turns | None], bool] | None = None  # before the latest pass started
 
     @property
     def epoch(self) -> int:
@@ -115,11 +115,11 @@ class Place:
 
     @property
     def cursor(self) -> int:
-        """How much of that epoch is used up."""
+        """How many samples of that epoch have been used."""
         return self.at[1]
 
     def set_epoch(self, epoch: int) -> None:
-        """Continue with this epoch, from the middle if a state was loaded there."""
+        """Continue with this epoch, from the middle if a state was loaded for it."""
         self.next_epoch, self._before = epoch, None
         if not (self.is_ahead and self.epoch == epoch):
             self.at, self.is_ahead = (epoch, 0, None), True
@@ -141,7 +141,7 @@ class Place:
         return self.at
 
     def take_back(self) -> None:
-        """Undo the start of the latest pass, if nothing was requested from it and nothing has moved since."""
+        """Undo the start of the latest pass, if nothing was requested from it and nothing else has changed."""
         if self._before is not None:
             self.next_epoch, self.at, self.is_ahead = self._before
 

@@ -2,7 +2,7 @@
 
 A rank's samples form a row, from its starting point in the epoch; their positions are 0, 1, 2, … After P of them have
 been delivered, it is enough to know which positions below P have not been delivered (*late*) and which from P on have
-(*early*). There are equally many of both. The rest comes in this order: the late ones, then the others.
+(*early*). There are equally many of each. The remaining samples come in this order: the late ones, then the others.
 
 **There are few of them, whatever the size of the data set.** Let a part of the epoch start at P₀ places, in batches of
 B, where samples may come D batches late, and let the first of the late ones be s₀ places back. With x = position - P₀,
@@ -41,10 +41,10 @@ class Turns:
 
     Args:
         ranks: Which rank, of how many.
-        begun: Samples of the epoch's global order that were used up when its row starts.
-        places: How many of the row were delivered.
-        late: Positions below `places` that were not, ascending.
-        early: Positions from `places` on that were, ascending.
+        begun: Number of samples in the epoch's global order that were used before the row starts.
+        places: How many samples of the row were delivered.
+        late: Positions below `places` that were not delivered, ascending.
+        early: Positions from `places` on that were delivered, ascending.
     """
 
     ranks: Rank
@@ -54,7 +54,7 @@ class Turns:
     early: Positions = field(default_factory=_none)
 
     def left(self, count: int) -> Positions:
-        """Return the remaining positions of a row of that length, in delivery order."""
+        """Return the remaining positions of a row of `count` samples, in delivery order."""
         if len(self.early) and self.early[-1] >= count:
             raise ArtifactError(
                 f"this state belongs to a row of more than {count:,} samples; create the loader as before, with the "
@@ -64,7 +64,7 @@ class Turns:
         return np.concatenate([self.late, np.setdiff1d(rest, self.early, assume_unique=True)])
 
     def latest(self, left: Positions, batch_size: int, max_delay: int) -> Positions:
-        """Return, for each remaining sample, the last batch it may come in, counted from here."""
+        """Return, for each remaining sample, the last batch that it may be in, counted from here."""
         slack = max(max_delay * batch_size, self.places - int(self.late[0]) if len(self.late) else 0)
         return (left - self.places + slack) // batch_size
 
@@ -81,7 +81,7 @@ class Turns:
         return self.late.tolist(), self.early.tolist()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, without the number of places, which follows from the cursor of the state."""
+        """Return the progress as JSON values, without the number of places, which follows from the state's cursor."""
         late, early = self._lists
         rank, size = self.ranks.rank, self.ranks.size
         return {"rank": rank, "world_size": size, "begun": self.begun, "late": late[:], "early": early[:]}
@@ -92,11 +92,11 @@ class Turns:
 
         Args:
             saved: Result of `to_dict`.
-            cursor: Cursor of the state it was saved in.
+            cursor: Cursor of the state that contains it.
             ranks: Rank of this process.
 
         Raises:
-            ArtifactError: It belongs to another rank, or is damaged.
+            ArtifactError: The progress belongs to another rank, or is damaged.
         """
         try:
             whose = Rank(saved["rank"], saved["world_size"])

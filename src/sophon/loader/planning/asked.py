@@ -1,6 +1,6 @@
 """Detects samples that are requested repeatedly within one epoch of a data set.
 
-A map-style data set does not know when an epoch begins unless it is told. Otherwise every pass has the random
+A map-style data set does not know when an epoch begins unless it is told. If it is not, every pass has the random
 parameters of the first one, and nothing looks wrong. So the samples of an epoch are ticked off, in memory that torch's
 worker processes share; when most of them have been requested a second time, the user is warned.
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sophon.loader.planning.shared import shared_array
 from sophon.loader.sources.assignment import SeedWarning
 
-_MANY = 0.5  # of the samples: only a skewed sampler repeats more, and then a warning is useful, too
+_MANY = 0.5  # share of the samples: only a skewed sampler repeats more, and then a warning is useful, too
 
 
 class Asked:
@@ -39,7 +39,7 @@ class Asked:
         self._again[0] = 0
 
     def note(self, samples: Sequence[int]) -> None:
-        """Record samples that are requested outside an epoch."""
+        """Record samples requested by plain index; warn once if most were requested again within one epoch."""
         ticks = self._view()
         rows = np.asarray(samples, np.int64)
         self._again[0] += int(ticks[rows].sum())
@@ -49,7 +49,7 @@ class Asked:
             warnings.warn(
                 "most samples were requested again within one epoch, with the same crops and flips: tell the data "
                 "set about each epoch with set_epoch, with an EpochSampler, or under Hugging Face's Trainer with "
-                "callbacks=[sophon.EpochCallback()]; sophon.DataLoader does so by itself, even with weighted samplers",
+                "callbacks=[sophon.EpochCallback()]; sophon.DataLoader does so itself, even with weighted samplers",
                 SeedWarning,
                 stacklevel=4,
             )

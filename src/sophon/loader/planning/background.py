@@ -62,7 +62,7 @@ class Background:
                 return False
             try:
                 job.thread.start()
-            except RuntimeError:  # no more threads to be had
+            except RuntimeError:  # no more threads available
                 return False
             self._job = job
             return True

@@ -9,7 +9,7 @@ When several ranks share a link, the part that each one gets varies from second 
 the mean over the previous epoch, or over the last twenty seconds if that epoch was shorter. The last few seconds
 replace that mean only if they differ so much that the link itself must have changed.
 
-The time is passed in and no clock is read, so that it can be tested.
+The time is passed in and no clock is read, so that this can be tested.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _STRETCH_S = 1.0  # long enough for several record batches of 50 ms, short enoug
 _LONGEST = 4  # times that: a slow or widely shared link needs longer to deliver enough bytes
 _KEPT = 5  # stretches needed for a reliable estimate
 _MEMORY_S = 20.0  # of the previous epoch: by then, measured shares of ranks on one link differed by at most 4 %
-_WAITS = 0.5  # of the time: above this, the node's cores or its store are the bottleneck
-_LEAST_MOVING = 0.05  # of the time: with less, nothing can be said about a link that is never full
+_WAITS = 0.5  # share of the time: above this, the node's cores or its store are the bottleneck
+_LEAST_MOVING = 0.05  # share of the time: with less, nothing can be said about a link that is never full
 _LEAST_BYTES = 1 << 20  # in a stretch: with fewer, headers and turn-around dominate the measurement
-_BEYOND_PROOF = 2.0  # times the highest rate seen on a link that was never full, or a plan would overfill it
-_STEP = 1.25  # times the same, if an earlier plan knew the link and it was idle most of the time
-_EMPTY = 6.0  # times the received bytes that could have arrived without waiting: 3.3 was measured on a full link
+_BEYOND_PROOF = 2.0  # times the highest rate seen on a link that was never full: with more, a plan would overfill it
+_STEP = 1.25  # times the same rate, if an earlier plan knew the link and it was idle most of the time
+_EMPTY = 6.0  # ratio of the estimated to the received rate that shows an idle link: 3.3 was measured on a full one
 
 
 @dataclass
@@ -154,8 +154,8 @@ class LinkClock:
 
         Args:
             request: Number of the request.
-            size_bytes: Size of its payload, in bytes.
-            cpu_s: CPU seconds that the storage node spent on it.
+            size_bytes: Size of the payload, in bytes.
+            cpu_s: CPU seconds that the storage node spent on the sample.
             computing_s: How long that stream waited for ops, since it began.
             now_s: The time.
             reading_s: How long that stream waited for the store, since it began.

@@ -1,15 +1,15 @@
-"""Decides when to plan in an epoch that started without a plan. The time is passed in, so that it can be tested.
+"""Decides when to plan in an epoch that started without a plan. The time is passed in, so that this can be tested.
 
 A first plan is made as soon as every cut has been tried a few times, and a better one each time the number of samples
 has doubled: cost rules improve with the square root of the number of samples behind them. Planning takes one of the
-trainer's cores, so with many samples it waits until planning is only a small part of the time.
+trainer's cores, so with many samples the next plan waits until planning takes only a small part of the time.
 
-Concurrency: the caller makes sure that only one thread at a time uses it.
+Concurrency: the caller makes sure that only one thread at a time uses this.
 """
 
 from __future__ import annotations
 
-_REST = 5.0  # times the duration of a plan, before the next one
+_REST = 5.0  # times the duration of a plan: the pause before the next one
 
 
 class Early:

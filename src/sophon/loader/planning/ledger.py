@@ -66,7 +66,7 @@ class Ledger:
 
 
 class Reporter:
-    """Reports what a worker process sees to the process that plans; it replaces a `Planner` there.
+    """Reports what a worker process sees to the process that plans, in place of a `Planner`.
 
     Args:
         ledger: The ledger to write to.
@@ -77,7 +77,7 @@ class Reporter:
         self._rows: list[list[Any]] = []
 
     def _name(self, request: int) -> int:
-        """Return a number for a request that is unique across processes."""
+        """Return a number that identifies a request across processes."""
         return (os.getpid() << 32) + request
 
     def began(self, request: int, source: int = 0) -> None:  # noqa: ARG002 - one clock for all

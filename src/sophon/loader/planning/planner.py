@@ -8,13 +8,13 @@ slower by more than a quarter. All of this changes when and where work is done, 
 
 A plan covers the whole job, whatever the number of ranks: all samples, with the resources of all ranks together. Each
 rank makes its own plan from its own clocks, and assumes that the other ranks see the same: R times its part of the
-link, R times its trainer cores and its consumer, and the cores of all storage nodes, or R times what it actually gets
-of them. So a prediction is for the epoch that all ranks run side by side, and a saved profile remains valid for a run
-with more or fewer ranks.
+link, R times its trainer cores and its consumer, and the cores of all storage nodes, or R times the share of them that
+it actually gets. So a prediction is for the epoch that all ranks run side by side, and a saved profile remains valid
+for a run with more or fewer ranks.
 
 Concurrency: called by the engine's threads. Before an epoch, the plan is made in the thread that iterates; during an
-epoch, in a background thread (`background`), which the end of the epoch abandons. A plan takes effect by replacing the
-data set's assignment as a whole.
+epoch, in a background thread (`background`), which is abandoned when the epoch ends. A plan takes effect by replacing
+the data set's assignment as a whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sophon.codec.cut import RAW, Cut
 from sophon.codec.table import offered
 from sophon.errors import ConfigError
 from sophon.link.transport import Fetch
-from sophon.link.wire import Reply
+from sophon.link.wire import WHOLE, Reply
 from sophon.loader.account.stats import Stats
 from sophon.loader.order.ranks import ranks_here
 from sophon.loader.planning.background import Background, Job
@@ -62,11 +62,11 @@ from sophon.profile.recorder import Recorder, Storage
 from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
-_CANNOT = ("op_failed", "crash", "cpu_limit")  # reasons for a smaller cut that will recur
+_CANNOT = ("op_failed", "crash", "cpu_limit", WHOLE)  # reasons for a smaller cut that will recur
 _OWN_WEIGHT = 0.02  # weight of the newest sample in the mean cost of the user's own steps: averages about fifty
 _CAREFUL = 4  # times the samples that the first plan needs: that many are in flight by the time it is made
 _MOST_ASKED = 1 << 20  # samples whose sizes are requested when an epoch begins: 8 MB beside the first samples
-_BUSY = 0.6  # of the trainer's cores busy with samples: above this, the link's spare capacity is unknown
+_BUSY = 0.6  # share of the trainer's cores busy with samples: above this, the link's spare capacity is unknown
 _BEYOND_BUSY = 4.0  # times the estimated speed of such a link, if relays could make use of it
 _LIBRARY = ("event_engine", "grpc", "timer_manager", "lifeguard", "default-executo")  # names of gRPC's own threads
 _UNMEASURED_LINK = 1e9  # bytes per second, if not even one stretch of a second was measured
@@ -96,7 +96,7 @@ class PlanSettings:
 
 
 class Planner:
-    """Learns, plans and watches for one loader.
+    """Measures, plans and plans again for one loader.
 
     Args:
         samples: Samples to plan cuts for; their assignment is replaced.
@@ -136,7 +136,7 @@ class Planner:
         self._receiving = Receiving()
         self._bare_s: NDArray[Any] | None = None  # seconds of finishing that the plan assumed, ops and codecs alone
         self._work_s = 0.0  # CPU seconds of the loader's threads, without finishing
-        self._beyond = (False, 0)  # whether the link may be faster than it seemed, and what of it was seen by then
+        self._beyond = (False, 0)  # whether the link may be faster than measured, and how many measurements there were
         self._relaying: Relaying | None = None
         has_relays = samples.sources.relays or samples.sources.may_gain_relays
         if may_relay and settings.policy == "optimal" and has_relays:
@@ -151,7 +151,7 @@ class Planner:
         self._ranks = 1
         self._row: NDArray[np.int64] | None = None
         self._early: Early | None = None  # in an epoch that is planned while it runs
-        self._tried: tuple[NDArray[Any], NDArray[np.uint8]] | None = None  # its samples and their columns
+        self._tried: tuple[NDArray[Any], NDArray[np.uint8]] | None = None  # the samples tried in it, and their columns
         self._has_asked = False
         self._saves = 0
         self._begin = (0, 0.0)
@@ -309,9 +309,9 @@ class Planner:
         return min(cores_here(), math.inf if quota is None else quota) / ranks_here(self._ranks)
 
     def _is_beyond(self, cores: float) -> bool:
-        """Return whether the link is faster than it was seen to be: when it was, this trainer was the bottleneck.
+        """Return whether the link may be faster than measured, because this trainer was the bottleneck at the time.
 
-        If all samples go through relays, nothing new is seen of the link, and what was found out remains valid.
+        If all samples go through relays, nothing new is learned about the link, and the earlier finding remains valid.
         """
         is_busy, was, links = self._is_busy(cores), *self._beyond
         if is_busy or self._clock.links > links:
@@ -358,7 +358,7 @@ class Planner:
         if not is_known:
             batches_s = 0.0 if self._is_alone else self._stats.collate_s / max(self._stats.samples, 1)
             own_s = self._own_s + batches_s
-            if self._relaying is not None:  # which are there to relieve these cores, so all their work has to count
+            if self._relaying is not None:  # relays are there to relieve these cores, so all of their work has to count
                 own_s += self._stats.fetch_cpu_s / max(self._stats.samples, 1)
             return replace(profile, trainer_s=profile.trainer_s + np.float32(own_s)) if own_s else profile
         # Threads that receive have cores to themselves if there are more cores than workers.
@@ -491,13 +491,13 @@ class Planner:
             self._node_clocks.ended(request, now_s)
 
     def spent(self, samples: int, size_bytes: int, cpu_s: float) -> None:
-        """Record what a request brought, and the CPU seconds of the thread that received it."""
+        """Record what a request returned, and the CPU seconds of the thread that received it."""
         with self._lock:
             self._receiving.received(samples, size_bytes, cpu_s)
             self._work_s += cpu_s
 
     def overhead(self, cpu_s: float) -> None:
-        """Record CPU seconds of other threads here, beside finishing samples."""
+        """Record CPU seconds of this process that were spent on anything but finishing samples."""
         with self._lock:
             self._receiving.spent(cpu_s)
             self._work_s += cpu_s
@@ -543,7 +543,7 @@ class Planner:
 
     def _saw(self, key: Key, cut: Cut, size_bytes: int, trace: Trace, told: Storage) -> None:
         self._count_own(trace)
-        if key.sample < len(self._samples):  # a sample that is repeated in an epoch has another box than predicted
+        if key.sample < len(self._samples):  # a repeated sample has a different box from the predicted one
             self._recorder.saw(key, cut, size_bytes, trace, told)
         early = self._early
         if early is not None:

@@ -1,10 +1,10 @@
 """What it costs the trainer's CPU to get samples, whatever is done to them afterwards.
 
-Sending requests, receiving payloads, queueing samples and making batches take CPU of the cores that finish samples. It
-is measured by the clocks of the threads that do it: so much for each sample, and so much for each byte that arrives.
-The two are told apart by the requests, whose samples have different sizes.
+Sending requests, receiving payloads, queueing samples and making batches take CPU time on the cores that finish
+samples. It is measured with the clocks of the threads involved, and divided into an amount per sample and an amount per
+byte, which is possible because the samples of different requests have different sizes.
 
-Concurrency: the caller makes sure that only one thread at a time uses it.
+Concurrency: the caller makes sure that only one thread at a time uses this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Receiving:
         """Record a request that has ended.
 
         Args:
-            samples: Number of samples that it brought.
+            samples: Number of samples that it returned.
             size_bytes: Bytes of their payloads.
             cpu_s: CPU seconds of the thread that received them, from one request to the next.
         """
@@ -43,7 +43,7 @@ class Receiving:
         self._seen += samples
 
     def spent(self, cpu_s: float) -> None:
-        """Record CPU seconds of other threads: for queues and batches, beside finishing."""
+        """Record CPU seconds of other threads, spent on queues and batches rather than on finishing."""
         self._other_s += cpu_s
 
     def library(self, cpu_s: float) -> None:
@@ -62,7 +62,7 @@ class Receiving:
         """CPU seconds for each sample and for each byte; zero while too few samples have passed."""
         if not self.is_known:
             return 0.0, 0.0
-        # The least squares of nc = nn·a + nb·b and bc = nb·a + bb·b, with b drawn a little towards a typical value.
+        # Least squares for nc = nn·a + nb·b and bc = nb·a + bb·b, with b drawn a little towards a typical value.
         pull = _TRUST * self._bb
         bb, bc = self._bb + pull, self._bc + pull * _TYPICAL_S_PER_BYTE
         size = self._nn * bb - self._nb * self._nb

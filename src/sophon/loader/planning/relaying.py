@@ -1,10 +1,10 @@
 """Resources of relays, measured with the loader's own clocks: cores, link, and speed relative to the trainer.
 
-A relay reports the CPU seconds of each sample, so a different CPU is measured rather than assumed. Its streams report
-how long they waited for ops and for the node, just as a node's streams do for its store, so the same clock measures the
-cores and links of nodes and relays.
+A relay reports the CPU seconds of each sample, so the speed of its CPU is measured rather than assumed. Its streams
+report how long they waited for ops and for the node, just as a node's streams do for its store, so the same clock
+measures the cores and links of nodes and relays.
 
-Concurrency: the caller makes sure that only one thread at a time uses it.
+Concurrency: the caller makes sure that only one thread at a time uses this.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Relaying:
     def finished(self, planned_s: float, spent_s: float) -> None:
         """Record how long finishing took here for a sample that came through a relay, and how long was planned.
 
-        Nobody else sends what relays send, so nothing is known of how long it takes to decode.
+        Only relays send such payloads, so nothing else shows how long it takes to decode them.
         """
         self._finishing[0] += 1
         self._finishing[1] += spent_s - planned_s
@@ -121,7 +121,8 @@ class Relaying:
         """Return resources that include the relays.
 
         Args:
-            before: Resources of the nodes and the trainer. A link that was never full is assumed to be like the node's.
+            before: Resources of the nodes and the trainer. A relay's link that was never full is assumed to be like
+                theirs.
             cores: Number of cores that each answering relay reports, by the relay's number.
             ranks: Number of ranks that share the relays.
         """

@@ -1,4 +1,4 @@
-"""Decides when to plan again in the middle of an epoch. The time is passed in, so that it can be tested."""
+"""Decides when to plan again in the middle of an epoch. The time is passed in, so that this can be tested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Replanning:
 
 
 def moved(seen: Resources, planned: Resources) -> bool:
-    """Return whether the link, the storage node or the relays, of any part, have changed since the plan."""
+    """Return whether the link, storage node or relays of any part have changed since the plan was made."""
     if any(differ(getattr(seen, rate), getattr(planned, rate)) for rate in ("relay_cores", "relay_link_bytes_per_s")):
         return True
     if len(seen.nodes) == len(planned.nodes) > 0:

@@ -98,7 +98,7 @@ class SharedPlanning:
         return self._reporter
 
     def flush(self) -> None:
-        """Report measurements and counts to the process that plans, if that is another process."""
+        """Report measurements and counts to the process that plans, if that is a different process."""
         if not self.is_mine and self._ledger is not None:
             self._reports().flush(self.own_stats)
             self.own_stats.clear()

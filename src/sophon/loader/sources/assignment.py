@@ -57,7 +57,7 @@ class Assignment:
         return tuple(self.cuts[number] for number in self.number_of[list(samples)].tolist())
 
     def firsts_of(self, samples: Sequence[int]) -> tuple[Cut | None, ...]:
-        """Return the cuts in which nodes send some samples to relays; None for those that skip relays."""
+        """Return the cuts at which nodes send these samples to relays; None for samples that skip the relays."""
         if not self.firsts:
             return (None,) * len(samples)
         if self.number_of is None:
@@ -65,7 +65,7 @@ class Assignment:
         return tuple(self.firsts[number] for number in self.number_of[list(samples)].tolist())
 
     def are_relayed(self, samples: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of some samples go through a relay."""
+        """Return which of these samples go through a relay."""
         if not self.firsts or self.number_of is None:
             return np.full(len(samples), bool(self.firsts) and self.firsts[0] is not None)
         numbers = self.number_of[np.asarray(samples)]
@@ -120,7 +120,7 @@ def assignment_for(
 
 
 def _check_job(plan: Plan, pipeline: Pipeline, dataset: str | None) -> None:
-    """Raise if a plan belongs to another job: its cuts may be legal here but mean something else."""
+    """Raise if a plan belongs to a different job: its cuts may be legal here but mean something else."""
     said = plan.fingerprints
     plan.require(
         pipeline=pipeline.fingerprint if said.get("pipeline") else None,
@@ -181,7 +181,7 @@ def _fixed_cut(pipeline: Pipeline, policy: str | Cut | None) -> Cut:
 
 
 def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
-    """Return how many ops give the same bits there as here; warn if it could be more."""
+    """Return how many ops give the same bits on the storage node as here; warn if it could be more."""
     agreed = count_agreed(pipeline, opened)
     if agreed < pipeline.max_cut:
         op = pipeline.ops[agreed].name()
@@ -196,7 +196,7 @@ def agreed_cut(pipeline: Pipeline, opened: Opened) -> int:
 
 
 def count_agreed(pipeline: Pipeline, opened: Opened) -> int:
-    """Return how many ops, from the first, give the same bits there as here."""
+    """Return how many ops, from the first, give the same bits on the storage node as here."""
     if opened.digests == ("here",) * pipeline.portable:
         return pipeline.max_cut
     ours, theirs = digests(pipeline), opened.digests
@@ -212,12 +212,12 @@ def count_agreed(pipeline: Pipeline, opened: Opened) -> int:
 
 
 def versions_for(cuts: Sequence[Cut], opened: Opened) -> str:
-    """Return the digest of the versions that a node must still have for these cuts; "" if none depends on them."""
+    """Return the digest of the versions that a node must still have for these cuts; "" if no cut depends on them."""
     return digest_of(opened.versions) if opened.versions and any(cut.k > 0 for cut in cuts) else ""
 
 
 def differences(opened: Opened) -> str:
-    """Return which versions differ between there and here, in words; all of them if none does."""
+    """Return which versions differ between the storage node and here, in words; all of them if none does."""
     here = versions()
     found = [f"{name} {opened.versions.get(name)} there, {here[name]} here" for name in here]
     different = [text for text, name in zip(found, here, strict=True) if opened.versions.get(name) != here[name]]

@@ -1,7 +1,7 @@
 """Sources that do not answer: since when, how often they were asked, and what is reported about it.
 
-One line when nothing has come from a source for a few seconds, further ones at growing intervals, and one when it
-answers again. They go to Python's logger `sophon.nodes`, which is silent unless the program sets up logging. While a
+A line is logged when nothing has come from a source for a few seconds, again at growing intervals, and when the source
+answers again. Lines go to Python's logger `sophon.nodes`, which is silent unless the program sets up logging. While a
 data set is being opened training has not started and nothing else is visible, so each line is also a warning.
 
 Concurrency: called by all threads that fetch; while a data set is being opened, a separate thread watches the clock.
@@ -28,7 +28,7 @@ _LOOK_S = 0.25  # between two checks of the clock while a data set is being open
 
 
 class AwayWarning(UserWarning):
-    """No storage node answers while a data set is being opened; it is asked again until the deadline."""
+    """No storage node answers while a data set is being opened; opening is retried until the deadline."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Absences:
         Args:
             source: Number of the source that it was sent to.
             error: The error.
-            since_s: When something was last received for it, or when it was sent.
+            since_s: When something was last received for the request, or when it was sent.
         """
         with self._lock:
             absence = self._away.setdefault(source, _Absence(since_s))

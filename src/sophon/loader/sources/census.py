@@ -8,7 +8,7 @@ seconds if the others hold copies, and until the deadline if they hold parts. Af
 if nothing can be missing, or with a warning if all others hold copies; if it later turns out that the node holds
 something else, the run ends with an error.
 
-Concurrency: nodes are asked by threads, all of which have ended when a function returns.
+Concurrency: nodes are asked by threads, all of which end before the calling function returns.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Census:
     """What all nodes of a data set hold.
 
     Args:
-        nodes: All nodes; those that have been opened know what they have.
+        nodes: All nodes; those that have been opened know what they hold.
         fallback: The path to fall back on, if there is one.
         pipeline: The pipeline to divide.
         deadline_s: Seconds that opening may take, for messages.
@@ -81,13 +81,13 @@ class Census:
         self._keep_ids = keep_ids
 
     def take(self, opened: Opened) -> tuple[Opened, Union | None, tuple[tuple[int, ...], ...]]:
-        """Return what the data set is, how it is divided, and the nodes that hold each part.
+        """Return the description of the data set, its division, and the nodes that hold each part.
 
         Args:
             opened: The first node's answer.
 
         Returns:
-            None for the division if all nodes hold copies.
+            The division is None if all nodes hold copies.
 
         Raises:
             ConfigError: The contents of the nodes and the fallback do not fit together.
@@ -143,7 +143,7 @@ class Census:
 
     def _try(self, number: int) -> None:
         node = self._nodes[number]
-        if time.monotonic() >= self._end_s:  # many that do not answer would take their time one after another
+        if time.monotonic() >= self._end_s:  # nodes that do not answer would be waited for one after another
             self._problems.setdefault(number, RetryableError("not asked before the deadline"))
             return
         try:
@@ -267,8 +267,8 @@ class Census:
         )
         if shared >= _MOSTLY * len(union):
             warnings.warn(
-                f"{text}. {shared:,} of them are at every node, so they look like copies, some of which lack files; "
-                "if so, copy the missing files",
+                f"{text}. {shared:,} of them are at every node, so the nodes look like copies, some of which lack "
+                "files; if so, copy the missing files",
                 PartsWarning,
                 stacklevel=6,
             )
@@ -285,8 +285,8 @@ def check_numbers(told: Sequence[Opened]) -> None:
     """Raise unless nodes that say which part they hold, such as 3/8, hold all parts of one data set together.
 
     Raises:
-        ConfigError: They are parts of different data sets, or of one that was divided in several ways.
-        UnavailableError: No node holds some part.
+        ConfigError: The nodes hold parts of different data sets, or of one that was divided in several ways.
+        UnavailableError: A part is held by no node.
     """
     parts = [one for one in told if one.part]
     wholes = {one.whole for one in parts}

@@ -32,17 +32,17 @@ class Errand(ABC):
     def look(self, machine: Machine) -> None:  # noqa: B027
         """Tell the machine about changes to the samples to fetch, before it is asked."""
 
-    def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:  # noqa: B027 - not everybody keeps books
+    def received(self, ask: Ask, reply: Reply, fetch: Fetch) -> None:  # noqa: B027 - not every errand keeps counts
         """Called when a wanted reply arrives."""
 
     def waited(self, seconds: float, cpu_s: float) -> None:  # noqa: B027
         """Called with the seconds, and CPU seconds, that a reply took."""
 
     def spent(self, ask: Ask, cpu_s: float) -> None:  # noqa: B027
-        """Called with all CPU seconds that a separate thread spent on a request, when it has ended."""
+        """Called with all CPU seconds that a separate thread spent on a request, when the request has ended."""
 
     def failed(self, ask: Ask, error: Error, since_s: float) -> None:  # noqa: B027
-        """Called when a request fails before it is complete, with the time of its last delivery."""
+        """Called when a request fails before it is complete, with the time of its last reply."""
 
     def ended(self, ask: Ask, failed: bool) -> None:  # noqa: B027
         """Called when a request ends; one that failed was incomplete."""
@@ -86,7 +86,7 @@ class Driver:
             self._raise_fatal(self.machine.fatal)
 
     def inline(self, is_done: Callable[[], bool]) -> Iterator[tuple[int, Reply]]:
-        """Yield the replies for all positions in the iterating thread, until it is done or stopped."""
+        """Yield the replies for all positions in the iterating thread, until `is_done` or `stop`."""
         while not is_done() and not self.is_stopped:
             self._follow()
             self._errand.look(self.machine)
@@ -100,12 +100,12 @@ class Driver:
     def fetch(
         self, is_done: Callable[[], bool], take: Callable[[int, Reply], None], asking: Callable[[], None]
     ) -> None:
-        """Send requests and take replies in a separate thread, until it is done or the machine has given up.
+        """Send requests and take replies in a separate thread, until `is_done` or the machine has given up.
 
         Args:
-            is_done: Whether this thread should end.
+            is_done: Returns whether this thread should end.
             take: Called with a reply, with the lock held.
-            asking: Called, with the lock held, before a request is sent, so that another thread can take over asking.
+            asking: Called, with the lock held, before a request is sent, so that another thread can send the next one.
         """
         begun_s = time.thread_time()
         while (ask := self._next(is_done)) is not None:
@@ -158,7 +158,7 @@ class Driver:
             fetch = errand.send(ask)
             with self.lock:
                 self._fetches[ask.request] = fetch
-                if self.is_stopped:  # just before it could be cancelled
+                if self.is_stopped:  # stopped just before the request could be cancelled
                     fetch.cancel()
             before_s, before_cpu_s = time.monotonic(), time.thread_time()
             for reply in fetch:

@@ -7,7 +7,7 @@ for samples that no other node holds, and a node that was restarted with other f
 machine continues with the new division (`Machine.divide`): no request or reply is lost.
 
 Relays come and go in the same way. They hold nothing themselves, so a relay never takes the place of the last holder of
-a sample, and one that is no longer listed is forgotten at once.
+a sample, and one that is no longer listed is forgotten immediately.
 
 Machines and counts identify nodes by number. So there are more *slots* than nodes: a new node takes a free slot, or the
 slot of a node that is gone.
@@ -41,7 +41,7 @@ from sophon.process.renewal import renew_after_fork
 
 _PAUSE_S = 0.1  # between two discoveries while a data set is opened
 _AGAIN_S = 0.5  # between two discoveries after failures
-_SPARE = 16  # slots for nodes that come later, or as many as there are nodes
+_SPARE = 16  # free slots for nodes that come later, or as many as there are nodes if that is more
 _NOWHERE = ""  # the address of a slot without a node
 
 
@@ -51,11 +51,11 @@ class Vacant(Transport):
     address = _NOWHERE
     is_remote = True
 
-    def open(self, pipeline: Pipeline) -> Opened:  # noqa: ARG002 - nobody is there
+    def open(self, pipeline: Pipeline) -> Opened:  # noqa: ARG002 - no node is there
         """Raise."""
         _nobody()
 
-    def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - nobody is there
+    def fetch(self, request: Request, timeout_s: float) -> Fetch:  # noqa: ARG002 - no node is there
         """Raise."""
         _nobody()
 
@@ -99,7 +99,7 @@ class FoundSources(Sources):
         self._pipeline = pipeline
         self._holders = (tuple(range(len(nodes))),)
         self._opened_as: Opened | None = None
-        self._version = 0  # of who holds what
+        self._version = 0  # of the division
         self._looks_at_s = time.monotonic() + REFRESH_S
         self._looked_s = 0.0
         self.renew()
@@ -119,7 +119,7 @@ class FoundSources(Sources):
         self.renew()
         renew_after_fork(self)
 
-    # --- as if they had been listed -----------------------------------------------------------------------------------
+    # --- as for listed nodes ------------------------------------------------------------------------------------------
 
     @property
     def _used(self) -> list[Source]:
@@ -167,7 +167,7 @@ class FoundSources(Sources):
         given = (self._sources[:known], self._fallback, pipeline, self._deadline_s, end_s, expected)
         return Census(*given, keep_ids=True)
 
-    # --- who there is now ---------------------------------------------------------------------------------------------
+    # --- the nodes at present -----------------------------------------------------------------------------------------
 
     def follow(self, row: Row, version: int) -> tuple[int, Parts | None]:
         """Return which nodes hold a row's samples, if that has changed; run discovery if it is due.
@@ -242,7 +242,7 @@ class FoundSources(Sources):
         return free[0]
 
     def _learn(self, number: int, node: FoundNode) -> bool:
-        """Ask a node what it holds; return whether it has told.
+        """Ask a node what it holds; return whether it has answered.
 
         A node that does not answer or holds something else counts as empty for now.
         """
@@ -260,7 +260,7 @@ class FoundSources(Sources):
         return True
 
     def _is_whole(self, opened: Opened) -> bool:
-        """Return whether a relay is one for the whole data set, which nobody has divided."""
+        """Return whether a relay serves the whole data set, which is not divided."""
         assert self._opened_as is not None
         return opened.is_relay and self._union is None and opened.fingerprint == self._opened_as.fingerprint
 
@@ -320,7 +320,7 @@ class FoundSources(Sources):
         LOG.info("%s: samples are held by %s", self.url, ", ".join(held), extra={"event": "discovery"})
 
     def _answering(self, able: Iterable[int], listed: Collection[int]) -> tuple[int, ...]:
-        """Return those to ask of all who can answer: listed ones, but also unlisted nodes if no other is left."""
+        """Return the sources to ask among those able to answer: listed ones, or unlisted nodes if no other is left."""
         relays = self.relays
         nodes = [number for number in able if number not in relays]
         passing = [number for number in able if number in relays and number in listed]
@@ -328,7 +328,7 @@ class FoundSources(Sources):
         return tuple(sorted([*chosen, *passing]))
 
     def _held_before(self, part_of: Any, part: int, before: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-        """Return the last holders of a part that is now missing, so that they can be asked and named in the error."""
+        """Return the last holders of a part that no node holds now, to be asked and named in the error."""
         assert self._union is not None
         was = int(self._union.part_of[(part_of == part).argmax()])
         return before[was]

@@ -29,7 +29,7 @@ class JoinedSources(Sources):
     Args:
         joined: The sources of each data set, and its description.
         pipeline: The pipeline to divide, the same for all.
-        url: Name of all of them for messages.
+        url: Name of the joined data sets for messages.
         deadline_s: Seconds without any answer before an error is raised.
     """
 

@@ -19,6 +19,7 @@ from sophon.bundle import divided, pack
 from sophon.codec.cut import RAW, WINDOW, make_payload
 from sophon.codec.window.bands import bands_of
 from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.sidecar import find_sidecar
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import (
@@ -30,7 +31,7 @@ from sophon.errors import (
 )
 from sophon.link.listing import Listing
 from sophon.link.transport import Fetch, Opened, Transport
-from sophon.link.wire import Reply, Request, StreamClock
+from sophon.link.wire import WHOLE, Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 from sophon.store import Store, open_store
 from sophon.store.address import Address
@@ -72,7 +73,7 @@ class LocalTransport(Transport):
 
     Args:
         store: The store of the samples.
-        address: Its name for messages.
+        address: Name of the store for messages.
     """
 
     def __init__(self, store: Store, address: str) -> None:
@@ -113,16 +114,16 @@ class LocalTransport(Transport):
         return _LocalFetch(self._narrowed(request.fields), self.reading, request)
 
     def _narrowed(self, fields: tuple[str, ...]) -> Store:
-        if fields not in self._narrow:  # a loader always asks for the same ones, and occasionally for none
+        if fields not in self._narrow:  # a loader always asks for the same fields, and occasionally for none
             self._narrow[fields] = self.store.narrowed(fields)
         return self._narrow[fields]
 
-    def listing(self, opened: Opened) -> Listing:  # noqa: ARG002 - others need it
+    def listing(self, opened: Opened) -> Listing:  # noqa: ARG002 - other transports need it
         """Return the samples of the store."""
         return Listing.of(self.store.manifest)
 
     def stamp(self, sample: int) -> str:
-        """Return the times of a sample's files."""
+        """Return the modification times of a sample's files."""
         try:
             return self.store.stamp(sample)
         except StoreError:
@@ -165,7 +166,8 @@ class _LocalFetch(Fetch):
                         made = make_payload(pipeline, first, request.key(position), cut)
                         reply.payload = pack([made, *others])
                         reply.cut = cut
-                except (OpError, ConfigError):
+                except (OpError, ConfigError) as error:
+                    reply.reason = WHOLE if isinstance(error, WholeNeeded) else None
                     reply.cut = RAW  # the raw bytes are here already; the trainer will meet the same problem itself
                 except Error as error:
                     reply.error = error
@@ -203,7 +205,7 @@ class _LocalFetch(Fetch):
             try:
                 return self._read.get(timeout=_LOOK_S)
             except Empty:
-                self._reading.staff()  # a read may hang, so that others may start instead
+                self._reading.staff()  # a read may hang, so others may start instead
 
     def _file_here(self, position: int) -> tuple[int, bytes | BaseException]:
         """Read a sample in this thread."""

@@ -8,12 +8,12 @@ A cache is a separate folder for each (data set, first ops, codec, software vers
 
     4 bytes "SPC1" | CRC-32 of what follows | length of the header | header: JSON | payload
 
-The header has the label, the columns and, if the files are within reach, their modification times ("stamp"): a sample
+The header has the label, the columns and, if the files are accessible, their modification times ("stamp"): a sample
 whose file was rewritten is not taken from the cache. A node checks only its folders, shards and listings, when it opens
 the data set (`Manifest.state`, part of the key).
 
-It takes samples until it is full and then keeps what it has: every epoch asks for every sample once, so replacing some
-with others would not help.
+A cache takes samples until it is full and then keeps what it has: every epoch asks for every sample once, so replacing
+some with others would not help.
 
 Concurrency: any number of threads, worker processes and ranks may use one folder. Files appear whole or not at all, and
 the bytes used are counted under a lock in the file ``bytes``, so that all of them together respect the bound.
@@ -85,7 +85,7 @@ class PrefixCache:
         folder: Folder of the cache.
         cut: Cut of the payloads.
         max_bytes: Upper bound on their total size.
-        about: The data set and ops that they belong to, in words.
+        about: The data set and ops that the payloads belong to, in words.
     """
 
     def __init__(self, folder: Path, cut: Cut, max_bytes: int, about: str = "") -> None:
@@ -103,7 +103,7 @@ class PrefixCache:
         self._held = hold(folder)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return PrefixCache, (self.folder, self.cut, self._max_bytes, self._about)  # which is also held there
+        return PrefixCache, (self.folder, self.cut, self._max_bytes, self._about)  # the receiving process holds it too
 
     @property
     def used_bytes(self) -> int:
@@ -112,12 +112,12 @@ class PrefixCache:
         return int(_COUNT.unpack(text)[0]) if len(text) == _COUNT.size else 0
 
     def get(self, sample: int, columns: tuple[str, ...], stamp: str = "") -> Reply | None:
-        """Return a sample's reply, or None if it is missing, incomplete or out of date, or lacks a column.
+        """Return a sample's reply, or None if the entry is missing, incomplete or out of date, or lacks a column.
 
         Args:
-            sample: Its index.
+            sample: Index of the sample.
             columns: Names of the columns that are wanted.
-            stamp: Distinguishes its file from an earlier one of the same name; "" if that is not known.
+            stamp: Distinguishes the sample's file from an earlier one of the same name; "" if unknown.
         """
         try:
             data = self._path(sample).read_bytes()
@@ -150,7 +150,7 @@ class PrefixCache:
             self._is_full = True
 
     def _take(self, size_bytes: int) -> bool:
-        """Count bytes as used, unless that would be too many."""
+        """Count bytes as used, unless that would exceed the bound; return whether it was done."""
         if self._is_full:
             return False
         with (self.folder / "bytes").open("r+b", buffering=0) as file:
@@ -204,8 +204,8 @@ def cache_for(
         cut: The cut to keep.
         settings: Folder and size.
         fields: Names of the fields that are kept besides the first.
-        checked: How replies of nodes are checked; entries stored without checks are not used with them.
-        columns: Names of the columns that are kept with them.
+        checked: How replies from nodes are checked; entries stored without checks are not used if there are checks.
+        columns: Names of the columns that are kept with the payloads.
     """
     base = user_folder() if settings.folder is None else Path(settings.folder)
     if base is None:
@@ -276,8 +276,8 @@ class _CachedFetch(Fetch):
         transport, request, cut = self._transport, self._request, self._transport.cache.cut
         missing = []
         for position, sample in enumerate(request.samples):
-            wanted = request.cuts[position] == cut  # but not when looking up the name of a file
-            stamp = transport.inner.stamp(sample) if wanted else ""  # before the file is read: stale, never wrong
+            wanted = request.cuts[position] == cut  # it is not when only the name of a file is looked up
+            stamp = transport.inner.stamp(sample) if wanted else ""  # before reading: may be stale, never wrong
             reply = transport.cache.get(sample, request.columns, stamp) if wanted else None
             if reply is None:
                 missing.append(position)
@@ -295,7 +295,7 @@ class _CachedFetch(Fetch):
             firsts=tuple(request.firsts[position] for position in missing) if request.firsts else (),
         )
         self._fetch = transport.inner.fetch(rest, self._timeout_s)
-        if self._cancelled:  # set last, since `cancel` looks for it
+        if self._cancelled:  # checked after `_fetch` is set, which `cancel` uses
             return
         for reply in self._fetch:
             self.clock = self._fetch.clock
@@ -305,12 +305,12 @@ class _CachedFetch(Fetch):
             yield reply
 
     @property
-    def heard_s(self) -> float:  # type: ignore[override]  # an attribute there
-        """When the other transport last gave a sign of life."""
+    def heard_s(self) -> float:  # type: ignore[override]  # an attribute in `Fetch`
+        """When the wrapped transport last gave a sign of life."""
         return 0.0 if self._fetch is None else self._fetch.heard_s
 
     def _keep(self, reply: Reply) -> None:
-        """Run the rest of the first ops and keep the result; a file on which they fail stays unchanged."""
+        """Run the remaining ops of the prefix and keep the result; a file on which they fail stays unchanged."""
         cut, sample = self._transport.cache.cut, self._request.samples[reply.position]
         if reply.cut == RAW != cut:
             key = Key(self._request.seed, self._request.epoch, sample)

@@ -36,7 +36,7 @@ class Watcher(Protocol):
     """Observes requests: see `Planner`."""
 
     def began(self, request: int, source: int = 0) -> None:
-        """A request was sent to a source."""
+        """Called when a request is sent to a source."""
 
     def received(self, request: int, sample: int, reply: Reply, asked: Cut, fetch: Fetch) -> None:
         """Called when a reply arrives."""
@@ -45,11 +45,11 @@ class Watcher(Protocol):
         """Called when a stream ends."""
 
     def spent(self, samples: int, size_bytes: int, cpu_s: float) -> None:
-        """Called with what a request brought, and the CPU seconds of the thread that received it."""
+        """Called with what a request returned, and the CPU seconds of the thread that received it."""
 
 
 def divided(names: tuple[str, ...], opened: Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return which of some names are fields of a data set, and which are columns."""
+    """Return which of the names are fields of a data set, and which are columns."""
     fields = {field.name for field in opened.fields[1:]}
     return tuple(n for n in names if n in fields), tuple(n for n in names if n not in fields)
 
@@ -58,9 +58,9 @@ class Samples:
     """The samples of a data set, as its sources deliver them.
 
     Args:
-        sources: Their sources.
+        sources: Sources of the samples.
         opened: The opened data set.
-        pipeline: Their pipeline.
+        pipeline: The pipeline that they go through.
         seed: Seed of all randomness.
         brought: Names of the further columns and fields to fetch.
         url: Name of the sources for messages.
@@ -106,8 +106,8 @@ class Samples:
 
         Args:
             epoch: Number of the epoch.
-            samples: Their indexes.
-            keys: The numbers by which random ops identify them, if not by their indexes.
+            samples: Indexes of the samples.
+            keys: The numbers by which random ops identify the samples, if not by their indexes.
         """
         cuts, firsts = self.assignment.of(samples), self.assignment.firsts_of(samples)
         relayed = any(first is not None for first in firsts) and bool(self.sources.relays)
@@ -134,7 +134,7 @@ class Samples:
     def errand(
         self, epoch: int, row: Row, stats: Stats, watcher: Watcher | None = None, keys: Row | None = None
     ) -> Errand:
-        """Return what a driver needs to fetch the samples of a row; it identifies them by position."""
+        """Return what a driver needs to fetch the samples of a row; the driver identifies samples by position."""
         return _Samples(self, epoch, row, stats, watcher, keys)
 
     def raise_fatal(self, error: Error) -> None:
@@ -255,7 +255,9 @@ class _Samples(Errand):
         wanted = request.firsts if request.firsts and reply.first is None else request.cuts
         asked = wanted[reply.position]
         sources.absences.answered(ask.source)
-        self._stats.received(reply, asked, sources.is_fallback(ask.source), sources[ask.source].address)
+        source = sources[ask.source]
+        is_local = not source.is_remote and not self._samples.opened.store.startswith("bucket")
+        self._stats.received(reply, asked, sources.is_fallback(ask.source), source.address, is_local=is_local)
         if (watcher := self._watching(ask)) is not None:
             watcher.received(ask.request, request.samples[reply.position], reply, asked, fetch)
             samples, size_bytes = self._brought.get(ask.request, (0, 0))
@@ -292,7 +294,7 @@ class _Samples(Errand):
 
 
 def _in_threads(driver: Driver, count: int) -> Iterator[tuple[int, Reply]]:
-    """Yield replies fetched by threads, so that another source can be asked while one of them waits."""
+    """Yield replies fetched by threads, so that another source can be asked while one thread waits."""
     arrived: queue.SimpleQueue[tuple[int, Reply] | BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:

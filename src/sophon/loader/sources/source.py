@@ -42,13 +42,13 @@ class Source(Transport):
         self._inner = inner
         self._pipeline = pipeline
         self._opened: Opened | None = None
-        self._most: int | None = None  # ops that give the same bits there; None until a cut is requested
+        self._most: int | None = None  # ops that give the same bits on the node; None until a cut is requested
         self._most_behind: int | None = None  # the same for the node behind a relay
         self.may_hold_a_part = False  # of the data set opened at the fallback while no node answered
         self.expected = ""  # fingerprint of its data, if discovery reported one
         self.may_move = False  # whether it may hold other data after a restart
-        self.is_stale = False  # whether it does
-        self._holding: Holding | None = None  # None where it holds everything, in the same order
+        self.is_stale = False  # whether it holds other data now
+        self._holding: Holding | None = None  # None if the node holds everything, in the same order
         self._labels: NDArray[np.int64] | None = None
 
     @property
@@ -62,7 +62,7 @@ class Source(Transport):
         return self._opened
 
     def open(self, pipeline: Pipeline) -> Opened:
-        """Ask the node what it has."""
+        """Ask the node what it holds."""
         self._opened = self._inner.open(pipeline)
         return self._opened
 
@@ -99,7 +99,7 @@ class Source(Transport):
         return RetryableError(f"{self.address} no longer holds the same samples ({found}); looking for other holders")
 
     def settle(self, inner: Transport) -> None:
-        """Replace the node with another one, of which nothing is known yet."""
+        """Replace the node with another one, about which nothing is known yet."""
         self._inner.close()
         self._inner, self.address, self.is_remote = inner, inner.address, inner.is_remote
         self.leave()
@@ -115,7 +115,7 @@ class Source(Transport):
         return self._labels
 
     def _straight(self, request: Request, opened: Opened) -> Request:
-        """Return a request in the form for a node: for relayed samples, only the node's part of the work."""
+        """Return a request in the form that a node expects; for relayed samples, only the node's part of the work."""
         cuts = request.firsts or request.cuts
         if any(cut.k > 0 for cut in cuts):
             most = self._agreed(opened)
@@ -123,7 +123,7 @@ class Source(Transport):
         return replace(request, cuts=cuts, firsts=(), versions=versions_for(cuts, opened))
 
     def _through(self, request: Request, opened: Opened) -> Request:
-        """Return a request in the form for a relay: for samples with a direct route, its node does all the work."""
+        """Return a request in the form that a relay expects; for direct samples, its node does all the work."""
         assert opened.behind is not None
         firsts, cuts = request.firsts or request.cuts, request.cuts
         if any(cut.k > 0 for cut in cuts):
@@ -135,7 +135,7 @@ class Source(Transport):
         return replace(request, cuts=cuts, firsts=firsts, versions=versions, node_versions=behind)
 
     def _way(self, first: Cut, cut: Cut, there: int, here: int) -> tuple[Cut, Cut]:
-        """Return how much of a route gives the same bits here as at a node and the relay in front of it."""
+        """Return the part of a route that gives the same bits here as on a node and on the relay in front of it."""
         if first.k > there:
             first = RAW
         if cut.k > here and cut != first:
@@ -157,16 +157,16 @@ class Source(Transport):
         """Record which samples the node holds.
 
         Args:
-            holding: Their indexes in the whole data set, and at the node.
+            holding: Indexes of the samples in the whole data set and at the node.
             labels: Label of every sample of the whole data set, since a node numbers only its own classes. None to use
                 the node's labels.
-            opened: The node's description, if another part of the program has asked for it.
+            opened: The node's description, if another part of the program has already asked for it.
         """
         self._holding, self._labels = holding, labels
         self._opened = self._opened or opened
 
     def listing(self, opened: Opened) -> Listing | None:
-        """Ask the node which samples it has."""
+        """Ask the node which samples it holds."""
         return self._inner.listing(opened)
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:
@@ -220,7 +220,7 @@ class _PiecesFetch(Fetch):
             asked = replace(request, samples=request.samples[piece], cuts=request.cuts[piece], keys=keys)
             asked = replace(asked, firsts=request.firsts[piece]) if request.firsts else asked
             fetch = self._piece = self._inner.fetch(asked, self._timeout_s)
-            if self._is_cancelled:  # set last, since `cancel` looks for it
+            if self._is_cancelled:  # checked after `_piece` is set, which `cancel` uses
                 return
             before = self._before
             try:
@@ -236,7 +236,7 @@ class _PiecesFetch(Fetch):
             self.clock = self._before = before + fetch.clock
 
     @property
-    def heard_s(self) -> float:  # type: ignore[override]  # an attribute there
+    def heard_s(self) -> float:  # type: ignore[override]  # an attribute in `Fetch`
         """When the node last gave a sign of life."""
         return 0.0 if self._piece is None else self._piece.heard_s
 
@@ -247,7 +247,7 @@ class _PiecesFetch(Fetch):
 
 
 class Fallback(Source):
-    """The fallback path: raw files, and all ops run here."""
+    """The fallback path, from which raw files are read; all ops run here."""
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Read samples."""

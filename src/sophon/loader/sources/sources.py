@@ -1,7 +1,7 @@
 """Where samples come from: storage nodes with copies or parts of a data set, and possibly a fallback path.
 
-Keeps what is known about them from one epoch to the next, and opens the data set: at the first source that answers, and
-then at all others (`census`).
+Keeps what is known about the sources from one epoch to the next, and opens the data set: at the first source that
+answers, and then at all others (`census`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def addresses_of(data: Address) -> list[str]:
 
 
 def transport_to(address: str, credentials: Credentials | None = None, deadline_s: float = math.inf) -> Transport:
-    """Return the transport to an address with a scheme of the table `SCHEMES`, to an object store or to a path.
+    """Return the transport to an address with a scheme in `SCHEMES`, to an object store or to a path.
 
     Args:
         address: Address of the data set.
@@ -84,7 +84,7 @@ class Sources:
         nodes: Transports to the nodes.
         fallback: Path of the same files.
         pipeline: The pipeline to divide.
-        url: Name of all of them for messages.
+        url: Name of all the sources for messages.
         deadline_s: Seconds without any answer before an error is raised.
         has_parts: Whether nodes are known to hold different samples.
     """
@@ -107,7 +107,7 @@ class Sources:
         self._end_s = 0.0  # when opening has to be over, if it has begun before `open`
         self._warned = False
         self._kept: Standings | None = None
-        self._union: Union | None = None  # None if all hold the same
+        self._union: Union | None = None  # None if all nodes hold the same samples
         self._holders: tuple[tuple[int, ...], ...] = (tuple(range(self.nodes)),)
         self._names = tuple(node.address for node in nodes)
         self._all = list(nodes)
@@ -129,7 +129,7 @@ class Sources:
         self.absences = Absences([source.address for source in self._all], deadline_s)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_visitor": None, "report": None}  # threads and planners stay where they are
+        return {**vars(self), "_visitor": None, "report": None}  # threads and planners stay in this process
 
     def __getitem__(self, number: int) -> Transport:
         return self._all[number]
@@ -163,7 +163,7 @@ class Sources:
     may_gain_relays = False
     """Whether relays may come later."""
     report: Callable[[], tuple[str, float, float] | None] | None = None
-    """Returns what holds this trainer up, for whoever starts relays: the bottleneck, and the shares of the time in
+    """Returns what holds this trainer back, for whatever starts relays: the bottleneck, and the shares of the time in
     which the consumer waits and relays are busy."""
 
     @property
@@ -175,7 +175,7 @@ class Sources:
     def revisit(self) -> None:
         """Ask relays that have failed whether they are back, one at a time, in a separate thread.
 
-        Nodes are asked again when they are needed. A relay that is not planned with is not needed.
+        Nodes are asked again when they are needed. A relay that no plan uses is never needed.
         """
         away = [number for number in self.relays if self.absences.is_away(number)]
         if away and (self._visitor is None or not self._visitor.is_alive()):
@@ -231,7 +231,7 @@ class Sources:
         if self._union is not None:
             return self._union.sizes
         for node in self._all[: self.nodes]:
-            with suppress(Error):  # a plan is made without them, though not as good a one
+            with suppress(Error):  # without sizes a plan can still be made, though a worse one
                 found = node.file_sizes(samples, fields)
                 if found is not None:
                     return found
@@ -262,13 +262,13 @@ class Sources:
             batch_size: Samples in a batch.
             config: Bounds and times.
             size_bytes: First guess at the bytes held for one sample.
-            latest: In relaxed order the last batch that each sample may come in.
+            latest: In relaxed order, the last batch that each sample may be in.
             sizes: Samples in each batch, if batches differ in size.
             is_relayed: Which of the samples go through relays; None if none do or there are no relays.
         """
         parts = self.by_way(self.parts(row), is_relayed)
         standings, self._kept = self._kept, None  # a machine requested in the meantime starts without them
-        seed = int.from_bytes(os.urandom(8))  # of pauses, so that trainers do not retry in step
+        seed = int.from_bytes(os.urandom(8))  # for pauses, so that trainers do not retry in step
         now_s = time.monotonic()
         return Machine(len(row), batch_size, config, size_bytes, now_s, seed, standings, sizes, latest, parts)
 
@@ -278,7 +278,7 @@ class Sources:
         return Parts(self._holders, of, self._names)
 
     def by_way(self, parts: Parts, is_relayed: NDArray[np.bool_] | None) -> Parts:
-        """Return parts in which nodes and relays are told apart, if there are relays.
+        """Return parts that distinguish nodes from relays, if there are relays.
 
         Args:
             parts: The holders, relays among them.
@@ -291,7 +291,7 @@ class Sources:
         return Parts.among(parts.holders, relays, of, is_relayed, parts.names)
 
     def keep(self, machine: Machine) -> None:
-        """Keep what a machine has learned about the sources for the next one."""
+        """Keep what a machine has learned about the sources, for the next machine."""
         self._kept = machine.standings
 
     def open(self, pipeline: Pipeline) -> Opened:
@@ -300,7 +300,7 @@ class Sources:
         If there are several nodes, all of them are then asked whether they hold copies or parts.
 
         Raises:
-            ConfigError: The fallback holds another data set, or the nodes' contents do not fit together.
+            ConfigError: The fallback holds a different data set, or the nodes' contents do not fit together.
             UnavailableError: No source answers, or one that may hold unique samples does not.
         """
         end_s, self._end_s = self._end_s or time.monotonic() + self._deadline_s, 0.0
@@ -308,7 +308,7 @@ class Sources:
         left_s = max(end_s - time.monotonic(), _LEAST_S)
         machine = self.machine([0], 1, replace(self.config(), deadline_s=left_s), 0)
         driver = Driver(machine, opening, self._raise_fatal)
-        is_away = any(source.is_remote for source in self._all)  # a path that takes long to list is not away
+        is_away = any(source.is_remote for source in self._all)  # a path that is slow to list is not absent
         with self.absences.opening() if is_away else nullcontext():
             for _ in driver.inline(lambda: opening.opened is not None):
                 pass
@@ -321,7 +321,7 @@ class Sources:
             self.warn_of_fallback("nothing is offloaded in this run", stacklevel=5)
         elif self._sources:
             opened, self._union, self._holders = self._census(pipeline, end_s).take(opened)
-            if opened.is_relay and self._union is None:  # a node gives the same answer, and its own abilities
+            if opened.is_relay and self._union is None:  # a node's answer is the same, with its own abilities
                 told = [source.opened for source in self._sources if source.opened is not None]
                 opened = next((one for one in told if not one.is_relay), opened)
         elif opened.part:
@@ -352,12 +352,12 @@ class Sources:
         """Record that a request has failed."""
 
     def compare_columns(self, columns: Sequence[str]) -> None:
-        """Raise unless copies of a data set have the same values in their columns, if any of these are asked for.
+        """Raise unless copies of a data set have the same values in their columns, if any columns are requested.
 
         Parts are not compared: each has its own rows.
 
         Raises:
-            ConfigError: They differ; the message names two of them.
+            ConfigError: The copies differ; the message names two of them.
         """
         asked = [name for name in columns if name != "id"]
         if not asked or self._union is not None:

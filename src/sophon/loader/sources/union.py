@@ -4,7 +4,7 @@ A sample's index is its position among all sorted ids, regardless of its holder;
 So order, random ops, state and fingerprint do not depend on how a data set is divided: moving a part changes nothing. A
 folder spread over nodes has the same fingerprint as in one piece.
 
-Class folders may exist on some nodes only; labels are numbered over all of them.
+Class folders may exist on some nodes only; labels are numbered over the classes of all nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Holding:
 
     Args:
         indexes: Indexes of its samples in the whole data set, ascending.
-        own: The index of each of them at the source; None if these are 0, 1, 2 ….
+        own: The index of each of these samples at the source; None if these indexes are 0, 1, 2 ….
     """
 
     indexes: Indexes
@@ -41,14 +41,14 @@ class Holding:
         """Return the indexes that samples have at the source.
 
         Raises:
-            ConfigError: It does not hold one of them.
+            ConfigError: The source does not hold one of them.
         """
         wanted = np.asarray(samples, np.int64)
         rows = np.searchsorted(self.indexes, wanted)
         held = rows < len(self.indexes)
         held[held] = self.indexes[rows[held]] == wanted[held]
         if not held.all():
-            raise ConfigError(f"sample {int(wanted[~held][0])} is not held there; open the data set again")
+            raise ConfigError(f"the node does not hold sample {int(wanted[~held][0])}; open the data set again")
         return tuple((rows if self.own is None else self.own[rows]).tolist())
 
 
@@ -83,10 +83,10 @@ class Union:
         return len(self.sizes)
 
     def fitted(self, told: Told) -> Holding:
-        """Return what another source holds of this data set; any other samples are left out.
+        """Return which samples of this data set another source holds; its other samples are left out.
 
         Raises:
-            ConfigError: It has something else under an id of this data set.
+            ConfigError: The source has different data under an id of this data set.
         """
         assert self.ids is not None
         rows = pc.index_in(told.listing.ids, value_set=self.ids)
@@ -150,13 +150,13 @@ def unite(told: Sequence[Told], *, keep_ids: bool = False) -> Union:
         keep_ids: Whether ids are kept, for sources that are found later.
 
     Raises:
-        ConfigError: They contradict each other.
+        ConfigError: The sources contradict each other.
     """
     listings = [one.listing for one in told]
     if len({one.kind for one in listings if len(one)}) > 1:
         raise ConfigError(f"the nodes hold data sets of different kinds: {_each(told, lambda one: one.listing.kind)}")
     if len({one.kept is None for one in listings if len(one)}) > 1:
-        raise ConfigError("only some nodes have boxes or other targets; serve the same everywhere")
+        raise ConfigError("only some nodes have boxes or other targets; serve the same targets everywhere")
     if len({one.labels is None for one in listings if len(one)}) > 1:
         has_labels = _each(told, lambda one: "without labels" if one.listing.labels is None else "with labels")
         raise ConfigError(f"only some nodes have labels: {has_labels}")
@@ -197,7 +197,7 @@ def _order(ids: pa.LargeStringArray, kind: str) -> Any:
 
 
 def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
-    """Return the names of all classes, and the labels of all samples numbered over them."""
+    """Return the names of all classes, and the labels of all samples as indexes of these names."""
     found = [one.listing.labels for one in told if one.listing.labels is not None]
     if not found:
         return (), None
@@ -225,10 +225,10 @@ def _labels(told: Sequence[Told]) -> tuple[tuple[str, ...], Indexes | None]:
 
 
 def _labels_among(told: Told, classes: tuple[str, ...]) -> Indexes | None:
-    """Return the labels of a source as they are numbered over the classes of a whole data set.
+    """Return the labels of a source, renumbered by the classes of the whole data set.
 
     Raises:
-        ConfigError: It has classes that the data set does not have.
+        ConfigError: The source has classes that the data set does not have.
     """
     labels = told.listing.labels
     if labels is None or told.classes == classes:
@@ -266,8 +266,7 @@ def _check(
             found = [f"{int(values[at])} at {told[source[at]].name}" for at in (before, row)]
             raise ConfigError(
                 f"{ids[row].as_py()!r} is not the same everywhere ({what}: {found[0]}, {found[1]}); copy the "
-                "same file "
-                "there, or remove one of them"
+                "same file to all of them, or remove the others"
             )
 
 

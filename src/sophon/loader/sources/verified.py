@@ -30,7 +30,7 @@ _SHARES = {"sampled": (1 / 32, 1 / 1024), "all": (1.0, 1.0)}  # share of raw fil
 
 @dataclass(frozen=True)
 class Verify:
-    """How replies of nodes are checked.
+    """How replies from nodes are checked.
 
     Args:
         digests: File of digests, made with ``sophon index --digests FILE`` where the data are trusted.
@@ -46,13 +46,13 @@ class Verify:
 
 
 class VerifiedTransport(Transport):
-    """Another transport, whose replies are checked.
+    """A transport whose replies are checked.
 
     Args:
         inner: Source of the samples.
         digests: Digests of their files.
         samples: Which samples are checked.
-        pipeline: Their pipeline.
+        pipeline: The pipeline that they go through.
     """
 
     def __init__(self, inner: Transport, digests: Digests, samples: str, pipeline: Pipeline) -> None:
@@ -65,15 +65,15 @@ class VerifiedTransport(Transport):
         self._random = random.SystemRandom()
 
     def open(self, pipeline: Pipeline) -> Opened:
-        """Ask the other transport."""
+        """Open the data set through the wrapped transport."""
         return self.inner.open(pipeline)
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64] | None:
-        """Ask the other transport."""
+        """Return the file sizes from the wrapped transport."""
         return self.inner.file_sizes(samples, fields)
 
     def listing(self, opened: Opened) -> Listing | None:
-        """Ask the other transport."""
+        """Return the listing from the wrapped transport."""
         return self.inner.listing(opened)
 
     def stamp(self, sample: int) -> str:
@@ -81,13 +81,13 @@ class VerifiedTransport(Transport):
         return self.inner.stamp(sample)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
-        """Ask the other transport, and check its replies."""
+        """Fetch through the wrapped transport, and check the replies."""
         if request.fields:
             raise ConfigError("verify: samples with several fields cannot be checked; leave it out")
         return _VerifiedFetch(self, request, timeout_s)
 
     def close(self) -> None:
-        """Close the other transport."""
+        """Close the wrapped transport."""
         self.inner.close()
 
     def check(self, reply: Reply, request: Request, timeout_s: float) -> None:
@@ -107,7 +107,7 @@ class VerifiedTransport(Transport):
     def _file(self, request: Request, position: int, timeout_s: float) -> bytes:
         keys = (request.keys[position],) if request.keys else ()
         alone = replace(request, samples=(request.samples[position],), cuts=(RAW,), keys=keys, columns=())
-        alone = replace(alone, firsts=(), node_versions="")  # from a relay as from a node
+        alone = replace(alone, firsts=(), node_versions="")  # a relay is asked like a node
         for reply in self.inner.fetch(alone, timeout_s):
             if reply.error is not None:
                 raise reply.error
@@ -142,7 +142,7 @@ class _VerifiedFetch(Fetch):
             yield reply
 
     @property
-    def clock(self) -> StreamClock:  # type: ignore[override]  # theirs
+    def clock(self) -> StreamClock:  # type: ignore[override]  # that of the inner fetch
         """How the other side has spent its time."""
         return self._fetch.clock
 

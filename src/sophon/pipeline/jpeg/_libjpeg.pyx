@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Calls the libjpeg that Pillow has loaded, without Pillow's buffers, copies and objects between.
+"""Calls the libjpeg that Pillow has loaded, bypassing Pillow's buffers, copies and objects.
 
-The functions are found by name in a library that is in the process already; it is neither linked nor loaded here. The
-structs below are the beginnings of libjpeg's own in version 6.2 of its binary interface, which does not change any more:
-a library tells callers that expect another version or another size of them. Only what is named here is looked at.
+The functions are looked up by name in a library that the process has already loaded; it is neither linked nor loaded
+here. The structs below are the beginnings of libjpeg's own structs in version 6.2 of its binary interface, which is
+frozen: the library reports an error to callers that expect a different version or struct size. Only the fields named
+here are accessed.
 
 Concurrency: a table of functions that is filled once; a decoder lives on the stack of its call. The GIL is released.
 Limits: Linux on x86-64. Elsewhere `open_library` returns False.
@@ -143,7 +144,7 @@ cdef bint is_open = False
 
 
 def open_library(bytes path):
-    """Use the libjpeg at a path, if it is loaded already; return whether all its functions were found."""
+    """Use the libjpeg at a path, if it is already loaded; return whether all functions were found."""
     global is_open
     is_open = sophon_open(path) != 0
     return is_open
@@ -155,10 +156,11 @@ def decode(const uint8_t[::1] data, tuple size, target):
     Args:
         data: The file.
         size: Its (width, height).
-        target: Arrow array of a picture of this size that nobody else holds.
+        target: Arrow array of a picture of this size that nothing else refers to.
 
     Returns:
-        Whether it has this size and was decoded without an error or a warning; if not, the picture holds anything.
+        Whether the file has this size and was decoded without an error or a warning; if not, the picture's content is
+        undefined.
     """
     cdef unsigned width, height
     cdef int ok

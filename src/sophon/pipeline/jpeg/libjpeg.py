@@ -2,9 +2,9 @@
 
 Pillow gives libjpeg a buffer of one row and copies every row into a picture that it has first filled with black.
 Calling the same library with the picture's own memory takes a fifth less time for a small photo, and gives the same
-bits because it is the same code. It is used where the extension `_libjpeg` was built and Pillow is a wheel with its own
-libjpeg, and only after it has given Pillow's bits on a few pictures in this process. A file that makes libjpeg warn is
-left to Pillow, which decides what to do with it.
+bits because it is the same code. This is done only if the extension `_libjpeg` was built, Pillow is a wheel with its
+own libjpeg, and the results for a few pictures have matched Pillow's bits in this process. A file that makes libjpeg
+warn is left to Pillow, which decides what to do with it.
 
 Concurrency: pure functions; the check runs once per process, possibly in two threads at once, with the same outcome.
 """
@@ -30,7 +30,7 @@ else:
     except ImportError:  # built without a compiler
         kernel = None
 
-# Size and chroma sampling, in Pillow's numbers, of the pictures on which the two are compared.
+# Size and chroma sampling, in Pillow's numbers, of the pictures on which Pillow and the extension are compared.
 _CHECKED: tuple[tuple[Size, int], ...] = (((37, 29), 0), ((50, 33), 1), ((64, 48), 2), ((17, 70), 2), ((3, 2), 2))
 
 
@@ -42,7 +42,7 @@ def decoded(data: bytes | memoryview, size: Size) -> Image.Image | None:
         size: Width and height from its header.
 
     Returns:
-        The picture that Pillow would give; None if Pillow has to decode it.
+        The picture that Pillow would give; None if Pillow has to decode the file.
     """
     return _decoded(data, size) if available() else None
 

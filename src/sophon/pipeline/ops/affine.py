@@ -33,10 +33,10 @@ class AffineMap:
     shear: tuple[float, float] = (0.0, 0.0)
 
     def inverse(self, centre: Sequence[float], api: str = "v1") -> tuple[float, ...]:
-        """Return the six coefficients that take a point of the result back into the picture.
+        """Return the six coefficients that map a point of the result back to a point of the picture.
 
-        The order of the operations is torchvision's: another order rounds differently and picks other pixels.
-        torchvision has two such orders.
+        The order of the operations is torchvision's: a different order rounds differently and picks different pixels.
+        torchvision's v1 and v2 have different orders.
         """
         turn, shear_x, shear_y = (math.radians(x) for x in (self.angle, *self.shear))
         (cx, cy), (tx, ty) = centre, self.translate
@@ -67,7 +67,7 @@ def affine(
     centre: Sequence[float] | None = None,
     api: str = "v1",
 ) -> Image.Image:
-    """Return the picture moved by an affine map about a point, by default its middle."""
+    """Return the picture transformed by an affine map about a point, by default its centre."""
     if centre is None:
         centre = (picture.width * 0.5, picture.height * 0.5)
     return picture.transform(
@@ -88,7 +88,7 @@ def rotate(
     expand: bool = False,
     centre: tuple[float, float] | None = None,
 ) -> Image.Image:
-    """Return the picture turned counter-clockwise by an angle in degrees."""
+    """Return the picture rotated counter-clockwise by an angle in degrees."""
     return picture.rotate(
         angle, INTERPOLATIONS[interpolation], expand=expand, center=centre, fillcolor=colour(fill, picture)
     )
@@ -110,13 +110,13 @@ def _centre(where: str, value: Any) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class RandomRotation(ImageOp):
-    """Turn a picture by a random angle.
+    """Rotate a picture by a random angle.
 
     Args:
         degrees: x for -x … x, or (smallest, largest) angle, counter-clockwise.
         interpolation: "nearest", "bilinear" or "bicubic".
         expand: Enlarge the result so that the whole picture fits.
-        center: (x, y) to turn about; by default the middle.
+        center: (x, y) to rotate about; by default the centre.
         fill: Colour outside the picture: one number or one per channel.
     """
 
@@ -156,7 +156,7 @@ class RandomRotation(ImageOp):
         return rng.uniform32(*self.degrees)
 
     def apply(self, value: Image.Image, params: float) -> Image.Image:
-        """Return the turned picture."""
+        """Return the rotated picture."""
         return rotate(
             self._picture(value), params, self.interpolation, self.fill, expand=self.expand, centre=self.center
         )
@@ -164,7 +164,7 @@ class RandomRotation(ImageOp):
 
 @dataclass(frozen=True)
 class RandomAffine(ImageOp):
-    """Turn, shift, scale and shear a picture at random, keeping its size.
+    """Rotate, shift, scale and shear a picture at random, keeping its size.
 
     Args:
         degrees: x for -x … x, or (smallest, largest) angle.
@@ -173,7 +173,7 @@ class RandomAffine(ImageOp):
         shear: x for -x … x along x; (smallest, largest) along x; or four numbers for x and y; or None.
         interpolation: "nearest", "bilinear" or "bicubic".
         fill: Colour outside the picture: one number or one per channel.
-        center: (x, y) to turn about; by default the middle.
+        center: (x, y) to rotate about; by default the centre.
         api: "v1" or "v2" of torchvision, which round the coefficients differently.
     """
 
@@ -215,7 +215,7 @@ class RandomAffine(ImageOp):
         )
 
     def draw(self, rng: Rng, spec: Spec) -> AffineMap:
-        """Return the map to apply."""
+        """Return the affine map to apply."""
         assert isinstance(self.degrees, tuple)
         angle = rng.uniform32(*self.degrees)
         shift = (0.0, 0.0)
@@ -233,5 +233,5 @@ class RandomAffine(ImageOp):
         return AffineMap(angle, shift, scale, shear)
 
     def apply(self, value: Image.Image, params: AffineMap) -> Image.Image:
-        """Return the moved picture."""
+        """Return the transformed picture."""
         return affine(self._picture(value), params, self.interpolation, self.fill, self.center, self.api)

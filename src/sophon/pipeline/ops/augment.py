@@ -71,7 +71,7 @@ class Ends:
         translate: Largest shift in pixels (right, down).
         rotate: Largest angle in degrees.
         blend: Largest change of a factor: Brightness, Color, Contrast, Sharpness.
-        bits: Most bits that Posterize keeps, and how many fewer it keeps at the end of its range.
+        bits: Most bits that Posterize keeps, and how many fewer it keeps at the strong end of its range.
     """
 
     shear: float

@@ -1,7 +1,7 @@
 """Gaussian blur with torchvision's bits; `bell` computes the weights.
 
-The convolution runs in the optional extension `_blur` where it was built and has reproduced NumPy's bits on a few
-synthetic pictures in this process; otherwise in NumPy.
+The convolution runs in the optional extension `_blur` if the extension was built and has reproduced NumPy's bits on a
+few synthetic pictures in this process; otherwise it runs in NumPy.
 
 Concurrency: pure functions; the check runs once per process, possibly in two threads at once, with the same outcome.
 """
@@ -32,7 +32,7 @@ else:
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _MAX_KERNEL = 255  # pixels; the order in which `bell` adds is proven up to here
-_TRIES = 256  # attempts to draw an unambiguous standard deviation; with 9 pixels one in two is, with 33 one in twenty
+_TRIES = 256  # attempts to draw an unambiguous standard deviation: one in two is with 9 pixels, one in twenty with 33
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class GaussianBlur(ImageOp):
             raise checks.fail(self._where("lanes"), self.lanes, "8 or 16")
 
     def draw(self, rng: Rng, spec: Spec) -> float:  # noqa: ARG002 - part of the contract
-        """Return the standard deviation in pixels, one for which torch's weights are the same on all machines."""
+        """Return a standard deviation in pixels for which torch's weights are the same on all machines."""
         assert isinstance(self.sigma, tuple)
         sigma = rng.uniform32(*self.sigma)
         for _ in range(_TRIES if self.api == "v1" and self.sigma[0] < self.sigma[1] else 0):
@@ -112,7 +112,7 @@ def convolve(pixels: Bytes, kernel: bell.Floats) -> Bytes:
 def _convolve_compiled(pixels: Bytes, kernel: bell.Floats) -> Bytes:
     source = np.ascontiguousarray(pixels)
     target = np.empty_like(source)
-    solid = (*source.shape, 1)[:3]  # a gray picture has no channels
+    solid = (*source.shape, 1)[:3]  # a gray picture has no channel axis
     compiled.convolve(source.reshape(solid), np.ascontiguousarray(kernel), target.reshape(solid))
     return target
 

@@ -17,13 +17,13 @@ Range: TypeAlias = float | tuple[float, float]
 
 
 def gray(picture: Image.Image, channels: int) -> Image.Image:
-    """Return the picture in gray, as one channel or three equal ones."""
+    """Return the picture in gray, as one channel or three equal channels."""
     single = picture.convert("L")
     return single if channels == 1 else merged("RGB", (single, single, single))
 
 
 def brightness(picture: Image.Image, factor: float) -> Image.Image:
-    """Blend with black; 1 leaves the picture as it is."""
+    """Blend with black; a factor of 1 leaves the picture unchanged."""
     return ImageEnhance.Brightness(picture).enhance(factor)
 
 

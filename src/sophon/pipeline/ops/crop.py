@@ -1,4 +1,4 @@
-"""Crops of the centre, at a random place, or of random size at a random place."""
+"""Crops: of the centre, at a random place, or of random size at a random place."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def crop(picture: Image.Image | Part, box: Box) -> Image.Image:
 
 
 def located(picture: Image.Image | Part, box: Box) -> tuple[Image.Image, PillowBox]:
-    """Return the picture that contains a box, and the position of the box in it."""
+    """Return the picture or part that contains a box, and the position of the box in it."""
     top, left, height, width = box
     if not isinstance(picture, Image.Image | Part):
         raise not_a_picture("a crop", picture)
@@ -72,23 +72,23 @@ class SizedCrop(ImageOp):
         return image(*self._size, spec.channels, spec.mode)
 
     def _places(self, tops: Numbers, lefts: Numbers, sizes: Sizes) -> Boxes:
-        """Return boxes of the given size at these places, or the whole picture where it is smaller."""
+        """Return boxes of the given size at these places, or the whole picture where it is smaller than the box."""
         (height, width), (heights, widths) = self._size, sizes
         boxes = tops, lefts, np.full_like(heights, height), np.full_like(widths, width)
         return where((heights >= height) & (widths >= width), boxes, whole(sizes))
 
     def _drawn_places(self, streams: Streams, sizes: Sizes) -> Boxes:
-        """Return boxes of the given size at random places, or the whole picture where it is smaller."""
+        """Return boxes of the given size at random places, or the whole picture where it is smaller than the box."""
         room_y, room_x = (np.maximum(side - mine, 0) + 1 for side, mine in zip(sizes, self._size, strict=True))
         return self._places(streams.below(0, room_y), streams.below(1, room_x), sizes)
 
 
 @dataclass(frozen=True)
 class CentralCrop(SizedCrop):
-    """A crop of the middle; a picture smaller than the crop gets a border first."""
+    """A crop of the centre; a picture smaller than the crop gets a border first."""
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the box in the middle, if the picture is large enough."""
+        """Return the central box, if the picture is large enough."""
         height, width = self._size
         return self._box(spec.height, spec.width) if height <= spec.height and width <= spec.width else None
 
@@ -104,7 +104,7 @@ class CentralCrop(SizedCrop):
         return crop(value, self._box(value.height, value.width))
 
     def boxes_needed(self, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002 - part of the contract
-        """Return the boxes in the middle of pictures that are large enough."""
+        """Return the central boxes of pictures that are large enough."""
         spare = (side - mine for side, mine in zip(sizes, self._size, strict=True))
         tops, lefts = (np.rint(room / 2.0).astype(np.int64) for room in spare)
         return self._places(tops, lefts, sizes)
@@ -168,7 +168,7 @@ class RandomCrop(SizedCrop):
         return rng.below(spare[0] + 1), rng.below(spare[1] + 1)
 
     def _spare(self, height: int, width: int) -> tuple[int, int]:
-        """Return by how much the height and width of a picture with its borders exceed the crop."""
+        """Return by how much a picture's height and width, including its borders, exceed the crop."""
         height, width = self._padded(height, width)
         return height - self._size[0], width - self._size[1]
 
@@ -280,7 +280,8 @@ class _ResizedCrop(SizedCrop):
     def _resized(self, value: Image.Image | Part, box: Box, interpolation: str) -> Image.Image:
         """Return the part inside the box, resized.
 
-        Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box and gives other bits.
+        Pillow's ``resize(box=…)`` would save a copy, but its filter reads pixels outside the box and gives different
+        bits.
         """
         height, width = self._size
         if interpolation == "bilinear":
@@ -314,7 +315,7 @@ class RandomResizedCrop(_ResizedCrop):
         return params
 
     def placed(self, spec: Spec, params: Box) -> Objects | None:
-        """Return the objects in the part, resized."""
+        """Return the objects as they lie in the resized crop."""
         top, left, height, width = params
         part = image(height, width, spec.channels).with_objects(moved(spec, left, top, width, height))
         return scaled(part, self.made(spec, params))

@@ -57,7 +57,7 @@ class RandomCropOrPad(_Bordered):
     """
 
     def draw(self, rng: Rng, spec: Spec) -> tuple[int, int]:
-        """Return (top, left) of the crop within the picture, negative where a border comes before the picture."""
+        """Return (top, left) of the crop within the picture; negative if there is a border above or to the left."""
         spare_y, spare_x = spec.height - self._size[0], spec.width - self._size[1]
         top, left = rng.below(abs(spare_y) + 1), rng.below(abs(spare_x) + 1)
         return top if spare_y >= 0 else -top, left if spare_x >= 0 else -left

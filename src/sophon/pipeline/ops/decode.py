@@ -20,16 +20,17 @@ from sophon.pipeline.op import Decoder, Json, Params
 from sophon.pipeline.ops.picture import MAX_PIXELS
 from sophon.pipeline.spec import MODES, Spec, image
 
-_ORIENTATION = 0x0112  # EXIF's tag
+_ORIENTATION = 0x0112  # EXIF tag of the orientation
 AS_THEY_ARE = ("P", "I;16")
-_OTHER_ORDER = ("I;16B", "I;16L", "I;16N")  # byte order
+_OTHER_ORDER = ("I;16B", "I;16L", "I;16N")  # 16-bit modes with other byte orders
 _KEPT = ("icc_profile", "transparency")
 _WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 _JPEG_START = b"\xff\xd8\xff"
 # What Pillow's plugins raise on malformed files; collected from damaged files of every format.
 _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, struct.error)
-# What decoding a file may cost beyond its size, so that a crafted file cannot keep a decoder busy. Each bound is far
-# beyond what any encoder writes: a dozen scans, a few hundred segments, 700 pixels to a byte of a blank page.
+# Limits on the cost of decoding relative to the file's size, so that a crafted file cannot keep a decoder busy. Each
+# bound is far beyond what any encoder writes: a dozen scans, a few hundred segments, 700 pixels to a byte of a blank
+# page.
 _MOST_SEGMENTS = 4096  # before the pixels
 _MOST_PADDING = 1024  # bytes between two segments, which Pillow reads one by one
 _MOST_SCANNED = 1 << 32  # pixels times scans: half a second
@@ -40,7 +41,7 @@ _SCAN = re.compile(rb"\xff\xda")
 _SOF = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 _SOS, _EOI = 0xDA, 0xD9
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
-# Formats that are programs, which Pillow would run with Ghostscript, and a container that may hold one.
+# Formats that are programs, which Pillow would run with Ghostscript, and a container format that may hold one.
 _PROGRAMS = ("EPS", "IPTC")
 _REMEDY = "Check that the file is complete and opens in other programs, replace it, or leave it out."
 
@@ -51,14 +52,14 @@ class Decode(Decoder):
 
     Args:
         mode: "RGB" (torchvision's ImageFolder), "L" (gray), "RGBA", "LA", "CMYK", "I" (int32) or "F" (float32). "P" and
-            "I;16" keep the numbers that are in the file, such as the class ids of a mask or 16-bit depths: they take
-            files in that mode and 8-bit gray files, and reject all others, since conversion would change the numbers.
-            Modes other than RGB and L have fewer ops and codecs and no windows; an op that does not support the mode
-            raises.
-        max_pixels: A picture that declares more is rejected before any pixel is decoded. Formats other than JPEG are
-            also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and up to you to set.
-        metadata: Whether a later step may look at EXIF or a colour profile, as user code may (`Pipeline` finds out). A
-            picture then keeps this metadata through all ops, and is never sent without it.
+            "I;16" keep the numbers in the file, such as the class ids of a mask or 16-bit depths: they take files in
+            the same mode and 8-bit gray files, and reject all others, since conversion would change the numbers. Modes
+            other than RGB and L have fewer ops and codecs, and no windows; an op that does not support a mode raises an
+            error.
+        max_pixels: A file that declares more pixels is rejected before any pixel is decoded. Formats other than JPEG
+            are also bound by ``PIL.Image.MAX_IMAGE_PIXELS``, which is process-wide and up to you to set.
+        metadata: Whether a later step, such as user code, may look at EXIF data or a colour profile (`Pipeline` sets
+            this). A picture then keeps this metadata through all ops, and is never sent without it.
         upright: Rotate the picture according to its EXIF orientation, as Hugging Face's `datasets` does and ImageFolder
             does not.
     """
@@ -78,7 +79,7 @@ class Decode(Decoder):
         )
 
     def to_spec(self) -> dict[str, Json]:
-        """Return the op as JSON values; flags appear only where they are set, so that fingerprints do not change."""
+        """Return the op as JSON values; flags appear only if they are set, so that older fingerprints stay valid."""
         spec = super().to_spec()
         for flag in ("metadata", "upright"):
             if not spec[flag]:
@@ -87,7 +88,7 @@ class Decode(Decoder):
 
     @property
     def gives_parts(self) -> bool:
-        """Whether a part of a file may be decoded on its own: only pictures in RGB and L have windows."""
+        """Whether a part of a file can be decoded on its own: only pictures in RGB and L have windows."""
         return self.mode in ("RGB", "L")
 
     def sized(self, sizes: Sequence[int]) -> Spec:
@@ -96,11 +97,11 @@ class Decode(Decoder):
         return image(height, width, MODES[self.mode][0], self.mode)
 
     def specimen(self) -> bytes:
-        """Return the built-in picture, or a generated one if the op accepts only files in another mode."""
+        """Return the built-in picture, or a generated one if the op takes only files in mode P or I;16."""
         return _numbers(self.mode) if self.mode in AS_THEY_ARE else built_in()
 
     def within(self, most: int) -> Decode:
-        """Return this op with a lower limit on pixels."""
+        """Return this op with its limit on the number of pixels lowered."""
         return self if self.max_pixels <= most else replace(self, max_pixels=most)
 
     def output(self, spec: Spec) -> Spec:
@@ -136,7 +137,7 @@ class Decode(Decoder):
         return picture.convert(self.mode)
 
     def open(self, value: bytes) -> Image.Image:
-        """Return the picture with its size known and its pixels not yet decoded."""
+        """Return the opened picture: its size is known, but its pixels are not decoded yet."""
         check_jpeg(value, self.max_pixels)
         try:
             picture = _open(value)
@@ -257,12 +258,12 @@ def _numbers(mode: str) -> bytes:
 
 
 def _open(value: bytes) -> Image.Image:
-    """Open a file; for JPEG without Pillow's process-wide pixel limit, which would override ours."""
+    """Open a file; JPEG files are opened without Pillow's process-wide pixel limit, which would override ours."""
     if bytes(value[:3]) == _JPEG_START:
         try:
             return JpegImagePlugin.jpeg_factory(io.BytesIO(value))
         except (SyntaxError, IndexError, TypeError, struct.error):
-            pass  # Image.open tries the other formats in this case, and so do we
+            pass  # Image.open tries other formats in this case, and so do we
     return Image.open(io.BytesIO(value))
 
 

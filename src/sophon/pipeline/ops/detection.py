@@ -1,4 +1,4 @@
-"""Augmentation for detectors: crops that keep objects, and a border that makes them smaller (Liu et al., 2015)."""
+"""Augmentation for detectors: crops that keep objects, and borders that make them smaller (Liu et al., 2015)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Sides: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 _OVERLAPS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 _AS_IT_IS = 1.0  # an overlap that means no crop
-_ROUNDS = 200  # torchvision tries forever; if 8,000 crops keep no object, none will
+_ROUNDS = 200  # torchvision would try forever; if 8,000 crops keep no object, no crop will
 _AT_ONCE = 64  # crops tried in one pass over all objects
 _MOST_TRIALS = 1000
 _MOST_OVERLAPS = 64
-_LARGEST_SIDE = 100.0  # times that of the picture
+_LARGEST_SIDE = 100.0  # as a multiple of the picture's side
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class RandomIoUCrop(ImageOp):
 
     Args:
         min_scale: Smallest share of the picture's width and of its height.
-        max_scale: Largest share.
+        max_scale: Largest share of the picture's width and of its height.
         min_aspect_ratio: Smallest width / height of the part.
-        max_aspect_ratio: Largest.
+        max_aspect_ratio: Largest width / height of the part.
         sampler_options: Minimum overlaps (intersection over union of the part and the best object) to draw from; 1 or
             more means the whole picture.
-        trials: How many parts are tried before another overlap is drawn.
+        trials: How many parts are tried before a new overlap is drawn.
     """
 
     min_scale: float = 0.3
@@ -67,7 +67,7 @@ class RandomIoUCrop(ImageOp):
 
     @property
     def looks(self) -> bool:
-        """Always true: its draws depend on the boxes of objects."""
+        """Always true: the draws depend on the boxes of objects."""
         return True
 
     def output(self, spec: Spec) -> Spec:
@@ -105,7 +105,7 @@ class RandomIoUCrop(ImageOp):
     def _first_fit(
         self, chances: np.ndarray[tuple[int, int], np.dtype[np.float64]], spec: Spec, objects: Objects, overlap: float
     ) -> Box | None:
-        """Return the first of some boxes that torchvision would take."""
+        """Return the first candidate box that torchvision would accept; None if there is none."""
         height, width = spec.height, spec.width
         # In float32, as in torchvision's tensors.
         shares = (self.min_scale + (self.max_scale - self.min_scale) * chances[:, :2]).astype(np.float32)
@@ -122,7 +122,7 @@ class RandomIoUCrop(ImageOp):
         return int(top[at]), int(left[at]), int(h[at]), int(w[at])
 
     def placed(self, spec: Spec, params: Box | None) -> Objects | None:
-        """Return the objects in the part; those whose centres are not in it are empty, as torchvision marks them."""
+        """Return the objects in the part; those with centres outside it are marked as empty, as in torchvision."""
         if params is None or spec.objects is None:
             return spec.objects
         top, left, height, width = params
@@ -135,7 +135,7 @@ class RandomIoUCrop(ImageOp):
         return params
 
     def apply(self, value: Image.Image | Part, params: Box | None) -> Image.Image:
-        """Return the part inside the box, or the picture."""
+        """Return the part inside the box, or the whole picture if there is no box."""
         if params is not None:
             return crop(value, params)
         if isinstance(value, Part):
@@ -179,20 +179,20 @@ class RandomZoomOut(ImageOp):
         """Return the border on each side; None for no border."""
         if not rng.chance(self.p):
             return None
-        factor = np.float32(rng.uniform(*self.side_range))  # as torchvision's tensors have it
+        factor = np.float32(rng.uniform(*self.side_range))  # in float32, as in torchvision's tensors
         across, down = (int(np.float32(side) * factor) - side for side in (spec.width, spec.height))
         left, top = int(across * rng.uniform()), int(down * rng.uniform())
         return left, top, across - left, down - top
 
     def placed(self, spec: Spec, params: Sides | None) -> Objects | None:
-        """Return the objects at the picture's place."""
+        """Return the objects, shifted with the picture."""
         if params is None:
             return spec.objects
         made = self.made(spec, params)
         return moved(spec, -params[0], -params[1], made.width, made.height)
 
     def box_before(self, box: Box, spec: Spec, params: Sides | None) -> Box | None:
-        """Return the part of the box that lies in the picture; the whole picture if there is none."""
+        """Return the part of the box that lies inside the picture; None if no part does."""
         if params is None:
             return box
         top, left = box[0] - params[1], box[1] - params[0]
@@ -201,7 +201,7 @@ class RandomZoomOut(ImageOp):
         return (top, left, bottom - top, right - left) if bottom > top and right > left else None
 
     def apply(self, value: Image.Image | Part, params: Sides | None) -> Image.Image | Part:
-        """Return the larger picture; for a part, only the known piece, with the border where it touches one."""
+        """Return the larger picture; given a part, only that part, with borders where it reaches the edge."""
         if not isinstance(value, Part):
             picture = self._picture(value)
             return picture if params is None else pad(picture, params, self.fill, "constant")

@@ -18,11 +18,11 @@ from sophon.pipeline.spec import Spec, spec_of
 Order: TypeAlias = tuple[int, ...]  # which channel of the picture becomes each channel of the result
 Distortion: TypeAlias = tuple[tuple[tuple[int, float], ...], Order | None]
 
-_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)  # in ADJUST
+_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)  # positions in ADJUST
 
 
 def permuted(picture: Image.Image, order: Order) -> Image.Image:
-    """Return the picture with its channels in another order."""
+    """Return the picture with its channels in a given order."""
     bands = picture.split()
     if len(bands) != len(order):
         raise OpError(f"an order of {len(order)} channels does not fit a picture with {len(bands)} channels.")
@@ -95,7 +95,7 @@ class RandomPhotometricDistort(ImageOp):
         return steps, _draw_order(rng, spec) if rng.chance(self.p) else None
 
     def box_before(self, box: Box, spec: Spec, params: Distortion) -> Box | None:  # noqa: ARG002
-        """Return the box itself, unless contrast changes: that depends on the mean of the whole picture."""
+        """Return the box itself, or None if contrast changes, since that depends on the mean of the whole picture."""
         return None if any(which == _CONTRAST for which, _ in params[0]) else box
 
     def apply(self, value: Image.Image | Part, params: Distortion) -> Image.Image | Part:

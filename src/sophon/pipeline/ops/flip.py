@@ -50,13 +50,13 @@ class _RandomFlip(ChanceOp):
         return self._picture(value).transpose(self._transpose)
 
     def _mirrored(self, box: Any, height: Any, width: Any) -> Any:
-        """Return a mirrored box or many, given as integers or arrays."""
+        """Return one mirrored box (integers) or many (arrays)."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip(_RandomFlip):
-    """Mirror left and right with probability p."""
+    """Mirror the picture horizontally (left to right) with probability p."""
 
     _transpose: ClassVar[Image.Transpose] = Image.Transpose.FLIP_LEFT_RIGHT
 
@@ -67,7 +67,7 @@ class RandomHorizontalFlip(_RandomFlip):
 
 @dataclass(frozen=True)
 class RandomVerticalFlip(_RandomFlip):
-    """Mirror top and bottom with probability p."""
+    """Mirror the picture vertically (top to bottom) with probability p."""
 
     _transpose: ClassVar[Image.Transpose] = Image.Transpose.FLIP_TOP_BOTTOM
 

@@ -1,8 +1,8 @@
-"""OnTensor: a transform that runs on torch tensors on the trainer, and for which a region of the picture is enough.
+"""OnTensor: a transform of torch tensors that runs on the trainer and needs only a region of the picture.
 
 Recipes that make a tensor first (`ToImage`, `PILToTensor` or `ToTensor`, then crop) run with torchvision's own code,
 since torch does not resize with Pillow's bits. But a crop of a tensor needs the same box of the picture as a crop of
-the picture, so the storage node is told the steps from the conversion to the crop, and knows from them which part of
+the picture, so the storage node is told the steps from the conversion to the crop, from which it knows which part of
 the file to send. A step's effect on positions is described by an op on pictures, its `geometry`, which also draws the
 random parameters; its effect on values comes from the user's own object, which never leaves the trainer.
 """
@@ -32,14 +32,14 @@ _MAX_NAME = 200  # characters
 
 @dataclass(frozen=True)
 class OnTensor(Op):
-    """Run a transform on the trainer whose geometry both ends know.
+    """Run a transform on the trainer; both ends know its geometry.
 
     Args:
         geometry: The op on pictures that moves pixels as this step does, and draws its parameters; None if every pixel
             stays where it is.
         dtype: Data type of the resulting tensor.
         name_of: Name of the transform, for display.
-        code: Distinguishes transforms with different settings.
+        code: A digest that distinguishes transforms with different settings.
         transform: The transform itself; None on a storage node.
     """
 
@@ -48,7 +48,7 @@ class OnTensor(Op):
     name_of: str = ""
     code: str = ""
     transform: Callable[[Any], Any] | None = field(default=None, compare=False)
-    takes: ClassVar[Kind] = Kind.OBJECT  # the conversion takes a picture, those after it a tensor
+    takes: ClassVar[Kind] = Kind.OBJECT  # a conversion takes a picture, later steps take a tensor
 
     def __post_init__(self) -> None:
         if self.geometry is not None and type(self.geometry) not in GEOMETRIES:
@@ -127,7 +127,7 @@ class OnTensor(Op):
         return Canvas(_run(self.transform, value.value, params), self._box_after(value.box, spec, params))
 
     def _box_after(self, box: Box, spec: Spec, params: Params) -> Box:
-        """Return which box of the output is valid if a box of the input is."""
+        """Return the box of the output that is valid if only a given box of the input is."""
         if isinstance(self.geometry, Resize):
             return self.geometry.box_after(box, _as_image(spec))
         # A flip is its own inverse.
@@ -174,7 +174,7 @@ def _flip_v2(t: Any, value: Value, is_flipped: bool) -> Value:
     return t.transform(value, {}) if is_flipped else value
 
 
-# By class name: v1's way and v2's way.
+# By class name: how to run the transform in v1 and in v2.
 _WITH_PARAMS: dict[str, tuple[Callable[[Any, Any, Value, Params], Value], Callable[[Any, Value, Params], Value]]] = {
     "RandomResizedCrop": (
         lambda f, t, value, box: f.resized_crop(value, *box, t.size, t.interpolation, antialias=t.antialias),

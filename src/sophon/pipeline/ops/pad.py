@@ -60,7 +60,7 @@ class Pad(ImageOp):
         )
 
     def placed(self, spec: Spec, params: Params) -> Objects | None:
-        """Return the objects inside the border."""
+        """Return the objects, shifted by the border."""
         left, top, _, _ = self.sides
         made = self.made(spec, params)
         return moved(spec, -left, -top, made.width, made.height)
@@ -77,7 +77,7 @@ def pad(picture: Image.Image, sides: tuple[int, int, int, int], fill: checks.Fil
     if mode == "constant":
         expanded = ImageOps.expand(picture, sides, colour(fill, picture))
         if picture.mode == "P":
-            expanded.putpalette(*palette_of(picture))  # ImageOps drops colours that it does not need
+            expanded.putpalette(*palette_of(picture))  # ImageOps drops unused colours
         return expanded
     check_border("Pad", mode, spec_of(picture))
     around = ((top, bottom), (left, right), (0, 0))[: 3 if picture.mode == "RGB" else 2]
@@ -85,7 +85,7 @@ def pad(picture: Image.Image, sides: tuple[int, int, int, int], fill: checks.Fil
 
 
 def check_border(name: str, padding_mode: str, spec: Spec) -> None:
-    """Reject a border made of the picture's own pixels for modes in which torchvision's result differs."""
+    """Reject a border made of the picture's own pixels in modes for which torchvision gives a different result."""
     if spec.mode and padding_mode != "constant":
         raise ConfigError(f"{name}: in mode {spec.mode} a border can only be constant, got {padding_mode!r}")
 
@@ -98,7 +98,7 @@ def palette_of(picture: Image.Image) -> tuple[bytes, str]:
 
 
 def colour(fill: checks.Fill, picture: Image.Image) -> int | tuple[int, ...]:
-    """Return a fill as Pillow wants it for this picture."""
+    """Return a fill colour in the form that Pillow expects for this picture."""
     bands = len(picture.getbands())
     values = (fill,) * bands if isinstance(fill, float) else fill
     if len(values) != bands:

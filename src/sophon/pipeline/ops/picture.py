@@ -1,4 +1,4 @@
-"""The parts that all ops on pictures share: the base class, interpolation names and the limit on pixels."""
+"""What all ops on pictures share: the base class, interpolation names and the limit on pixels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AFFINE_INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 
 @dataclass(frozen=True)
 class ImageOp(Op):
-    """An op from image to image that keeps the size unless it says otherwise."""
+    """An op from picture to picture; keeps the size unless a subclass overrides that."""
 
     takes: ClassVar[Kind] = Kind.IMAGE
 
@@ -45,7 +45,7 @@ class ImageOp(Op):
         return spec if spec.kind is Kind.IMAGE else image(None, None, None)
 
     def _picture(self, value: Value) -> Image.Image:
-        """Return a value that is a picture; raise for anything else, which must never pass through unchanged."""
+        """Return the value if it is a picture; raise for anything else, which must never pass through unchanged."""
         if not isinstance(value, Image.Image):
             raise not_a_picture(self.name(), value)
         return value
@@ -82,9 +82,9 @@ def scaled(spec: Spec, made: Spec) -> Objects | None:
 
 
 def moved(spec: Spec, left: int, top: int, width: int, height: int) -> Objects | None:
-    """Return where the objects of a picture lie in another picture, given its size and the position of its corner.
+    """Return where the objects of a picture lie in a crop or larger picture, given its size and its corner's position.
 
-    Objects are clipped to the other picture, as in torchvision's crops and borders.
+    Objects are clipped to the new picture, as in torchvision's crops and borders.
     """
     if spec.objects is None:
         return None
@@ -99,7 +99,7 @@ def interpolations(where: str, value: Any) -> tuple[str, ...]:
 
 
 def merged(mode: str, bands: Sequence[Image.Image]) -> Image.Image:
-    """Return a picture of these bands without their metadata, since torchvision builds it from an array."""
+    """Return a picture made of these bands, without metadata: torchvision builds such a picture from an array."""
     picture = Image.merge(mode, bands)
     picture.info = {}
     return picture

@@ -1,4 +1,4 @@
-"""Resizing to a random size, or to one derived from the picture's size: the size of the result is not fixed."""
+"""Resizes to a random size, or to a size derived from the picture's; the size of the result is not fixed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Rescale(ImageOp):
         return self._resize(spec, params).output(spec)
 
     def placed(self, spec: Spec, params: Params) -> Objects | None:
-        """Return the objects in the new size."""
+        """Return the objects, scaled to the new size."""
         return scaled(spec, self.made(spec, params))
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:
@@ -38,13 +38,13 @@ class _Rescale(ImageOp):
         return self._resize(spec, params).box_before(box, spec, None)
 
     def apply(self, value: Image.Image | Part, params: Params = None) -> Image.Image | Part:
-        """Return the resized picture; for a part, only the area that it determines."""
+        """Return the resized picture; given a part, only the area that the part determines."""
         if not isinstance(value, Part):
             value = self._picture(value)
         return self._resize(spec_of(value), params).apply(value)
 
     def _resize(self, spec: Spec, params: Params) -> Resize:
-        """Return the resize that this op amounts to."""
+        """Return the `Resize` that does the work of this op."""
         raise NotImplementedError
 
     def _to(self, spec: Spec, height: int, width: int, interpolation: str) -> Resize:
@@ -101,7 +101,7 @@ class RandomShortestSize(_Rescale):
     """Resize a picture so that its shorter edge has one of several lengths, keeping its shape.
 
     Args:
-        min_size: Lengths of the shorter edge to draw from; one integer for a fixed one.
+        min_size: Lengths of the shorter edge to draw from; one integer for a fixed length.
         max_size: Bound on the longer edge, or None.
         interpolation: "nearest", "bilinear", "bicubic", "box", "hamming" or "lanczos".
     """
@@ -175,7 +175,7 @@ class ResizeKeepRatio(_Rescale):
         random_scale_prob: Probability of a random factor.
         random_scale_range: Smallest and largest factor.
         random_scale_area: Whether the factor applies to the visible area rather than to the edges.
-        random_aspect_prob: Probability of another shape.
+        random_aspect_prob: Probability of a different aspect ratio.
         random_aspect_range: Smallest and largest change of width / height.
     """
 
@@ -208,7 +208,7 @@ class ResizeKeepRatio(_Rescale):
         return self.random_scale_prob > 0.0 or self.random_aspect_prob > 0.0 or len(self.interpolation) > 1
 
     def output(self, spec: Spec) -> Spec:
-        """Return an image whose size is known if nothing is random and the picture's is known."""
+        """Return an image whose size is known if nothing is random and the size of the input is known."""
         height, width, channels = self._input(spec).shape
         if height is None or width is None or self.random_scale_prob or self.random_aspect_prob:
             return image(None, None, channels)

@@ -1,9 +1,10 @@
-"""Resize: the whole picture to another size.
+"""Resize: scales the whole picture to a different size.
 
-A pixel of the result is a weighted sum of the pixels of the input around its place, so a box of the result depends only
-on a box of the input, and regions can be passed through. The weights reach as far as the support of the filter, times
-the scale where the picture becomes smaller; this holds for Pillow, and for torch with and without antialiasing (without
-it they reach less far). Both compute positions in floating point, so one pixel is added on either side.
+A pixel of the result is a weighted sum of the input pixels around its position, so a box of the result depends only on
+a box of the input, and the op can work on a part. The weights reach as far as the support of the filter, times the
+scale where the picture becomes smaller; this holds for Pillow, and for torch with and without antialiasing (without
+antialiasing they reach less far). Pillow and torch compute positions in floating point, so one pixel is added on either
+side.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Resize(ImageOp):
         return image(*self._target(height, width), channels, spec.mode)
 
     def placed(self, spec: Spec, params: Params) -> Objects | None:
-        """Return the objects in the new size."""
+        """Return the objects, scaled to the new size."""
         return scaled(spec, self.made(spec, params))
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
@@ -144,7 +145,7 @@ class Resize(ImageOp):
         value: Image.Image | Part,
         params: Params = None,  # noqa: ARG002 - part of the contract
     ) -> Image.Image | Part:
-        """Return the resized picture; for a part, only the area that it determines."""
+        """Return the resized picture; given a part, only the area that the part determines."""
         if isinstance(value, Part):
             top, left, height, width = self.box_after(value.box, spec_of(value))
             whole = self._resized(value.canvas().value)

@@ -28,20 +28,20 @@ class _FromImage(Op):
         """Return a tensor with the channels first."""
         self._check_kind(spec)
         height, width, channels = spec.shape or (None, None, None)
-        # A picture in mode I;16 has 16-bit numbers, which only PILToTensor accepts; it keeps them.
+        # A picture in mode I;16 has 16-bit numbers, which only PILToTensor accepts, and keeps.
         dtype = spec.dtype if spec.mode and self._dtype == "uint8" else self._dtype
         return Spec(Kind.TENSOR, (channels, height, width), dtype)
 
 
 @dataclass(frozen=True)
 class PILToTensor(_FromImage):
-    """Put the channels first; values do not change: 0 … 255, class ids or 16-bit numbers."""
+    """Put the channels first; values (0 … 255, class ids or 16-bit numbers) do not change."""
 
     _dtype: ClassVar[str] = "uint8"
     modes: ClassVar[tuple[str, ...]] = OTHER_MODES
 
     def apply(self, value: Image.Image, params: Params = None) -> Tensor:  # noqa: ARG002 - part of the contract
-        """Return a tensor of the picture's own numbers."""
+        """Return a tensor of the picture's values."""
         return self.apply_into(value, None)
 
     def apply_into(self, value: Image.Image, out: Tensor | None) -> Tensor:
@@ -97,7 +97,7 @@ def check_tensor(name: str, value: object, dtypes: tuple[str, ...] = ()) -> None
 
 @dataclass(frozen=True)
 class ToFloat(Op):
-    """Bring a uint8 tensor to 0 … 1 in float32.
+    """Scale a uint8 tensor to 0 … 1 in float32.
 
     Args:
         by: "divide" by 255 as torchvision's v1 does, or "multiply" by 1/255 as its v2 does; the bits differ.

@@ -19,11 +19,11 @@ equalize: Callable[[Image.Image], Image.Image] = ImageOps.equalize
 
 def solarize(picture: Image.Image, threshold: float) -> Image.Image:
     """Invert every value at or above the threshold."""
-    return ImageOps.solarize(picture, threshold)  # type: ignore[arg-type]  # a float threshold compares as well
+    return ImageOps.solarize(picture, threshold)  # type: ignore[arg-type]  # a float threshold works too
 
 
 def sharpness(picture: Image.Image, factor: float) -> Image.Image:
-    """Blend with a smoothed picture; 1 changes nothing."""
+    """Blend with a smoothed picture; a factor of 1 changes nothing."""
     return ImageEnhance.Sharpness(picture).enhance(factor)
 
 

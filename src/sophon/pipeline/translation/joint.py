@@ -4,11 +4,11 @@ The picture's part of a transform becomes an op, as in any recipe. The targets' 
 runs on the trainer with the parameters that the op drew: torchvision's v2 keeps the two apart (`make_params` and
 `transform`), so the rules for masks, boxes and keypoints are torchvision's own code, never ours.
 
-A transform whose draws depend on the boxes (RandomIoUCrop) becomes an op that `looks`, if it is known where the boxes
-are at that point. `RandomApply`, `RandomChoice` and `RandomOrder` become ops of ops, and the targets follow each inner
-step that was applied.
+A transform whose draws depend on the boxes (RandomIoUCrop) becomes an op with `looks` set, if it is known where the
+boxes are at that point. `RandomApply`, `RandomChoice` and `RandomOrder` become ops made of ops, and the targets follow
+each inner step that was applied.
 
-From the first transform without an op on, all transforms run unchanged, on samples that are assembled first.
+Starting with the first transform that has no op, all transforms run unchanged, on samples that are assembled first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PICTURE_ONLY = frozenset(
         "RandomInvert", "RandomPhotometricDistort", "RandomPosterize", "RandomSolarize", "ToImage", "ToPILImage",
     }
 )  # fmt: skip
-# These do nothing to a picture. A user function inside one of them may use the whole sample.
+# These do nothing to a picture. A user function inside such a transform may use the whole sample.
 _TARGETS_ONLY = frozenset(
     {
         "ClampBoundingBoxes", "ClampKeyPoints", "ConvertBoundingBoxFormat", "SanitizeBoundingBoxes",
@@ -102,7 +102,7 @@ _DRAWN: Mapping[str, Callable[[Any, Params, Size], TheirParams | None]] = {
     "RandomZoomOut": _zoomed_out,
     "ScaleJitter": _to_size,
 }  # fmt: skip
-"""By class: computes torchvision's own parameters from the object, its op's draw and the picture's size before it."""
+"""By class: a function that computes torchvision's parameters from the object, its op's draw and the input's size."""
 
 
 _CONTAINERS = frozenset({"RandomApply", "RandomChoice", "RandomOrder"})
@@ -116,7 +116,7 @@ class Follower:
 
     Args:
         transform: The user's object.
-        position: Position of its op in the pipeline, or the position that it would have.
+        position: Position of the transform's op in the pipeline, or the position that the op would have.
         met: State of the picture at that point.
         inside: For a container: the effect of each of its transforms, in the order of the op's inner ops.
     """
@@ -133,25 +133,25 @@ class Follower:
 
     @property
     def whole(self) -> bool:
-        """Whether it is called with all targets at once rather than with one at a time."""
+        """Whether the transform is called with all targets at once rather than with one at a time."""
         return type(self.transform).__name__ in _TARGETS_ONLY
 
     @property
     def marks(self) -> bool:
-        """Whether it marks boxes that fall outside the result."""
+        """Whether the transform marks boxes that fall outside the result."""
         return type(self.transform).__name__ == "RandomIoUCrop"
 
     @property
     def draws(self) -> bool:
-        """Whether its op also draws what happens to the targets."""
+        """Whether the transform's op also draws what happens to the targets."""
         return type(self.transform).__name__ in _DRAWN or bool(self.inside)
 
     def params(self, drawn: Params, size: Size) -> TheirParams | None:
         """Return torchvision's parameters; None if the transform is not applied.
 
         Args:
-            drawn: The parameters its op drew.
-            size: Size of the picture before it.
+            drawn: The parameters that the transform's op drew.
+            size: Size of the picture before the transform.
         """
         build = _DRAWN.get(type(self.transform).__name__)
         return {} if build is None else build(self.transform, drawn, size)
@@ -188,7 +188,7 @@ def joint_ops(transform: Any, leads: bool = True) -> JointOps:
     followers: list[Follower] = []
     met = Met(decode.output(ENCODED))
     parts = list(flatten(transform))
-    conversion: tuple[int, int, int, Met] | None = None  # part, steps and followers before it, its input
+    conversion: tuple[int, int, int, Met] | None = None  # its index, steps and followers before it, its input
     for at, part in enumerate(parts):
         try:
             _check_known(part, parts[:at], met, leads)
@@ -259,7 +259,7 @@ def _became(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
 
 
 def _iou_crop_op(t: Any, met: Met) -> Became:
-    """Translate a crop that keeps objects; no other table has it, since torchvision rejects it without targets."""
+    """Translate a crop that keeps objects; it is in no other table, since torchvision rejects it without targets."""
     try:
         op = ops.RandomIoUCrop(
             t.min_scale, t.max_scale, t.min_aspect_ratio, t.max_aspect_ratio, tuple(t.options), t.trials
@@ -272,7 +272,7 @@ def _iou_crop_op(t: Any, met: Met) -> Became:
 
 
 def _container(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
-    """Return an op of ops, one for each step inside."""
+    """Return an op made of ops, one for each inner step."""
     if not met.is_picture:
         raise NoOp(origin(part).why("has no op on tensors"))
     if type(part).__name__ == "RandomApply":
@@ -282,13 +282,13 @@ def _container(part: Any, met: Met) -> tuple[Became, tuple[Follower, ...]]:
     steps, followers = tuple(op for op, _ in branches), tuple(follower for _, follower in branches)
     if type(part).__name__ == "RandomChoice":
         return Became([ops.RandomChoice(steps, tuple(part.p))]), followers
-    for one in part.transforms:  # any of them may run before it
+    for one in part.transforms:  # any of these may run before it
         _check_boxes_known(one, steps, [ops.Decode(), *steps], ())
     return Became([ops.RandomOrder(steps)]), followers
 
 
 def _branch(part: Any, met: Met) -> tuple[Op, Follower]:
-    """Return one of several choices as an op, which may be a sequence, and its followers."""
+    """Return one of several choices as an op, which may be a sequence of ops, and its follower."""
     steps, followers = _inside([part], met)
     if len(steps) == 1:
         return steps[0], followers[0]
@@ -313,7 +313,7 @@ def _inside(transforms: Any, met: Met) -> tuple[tuple[Op, ...], tuple[Follower, 
 
 
 def _to_dtypes(part: Any, met: Met) -> Became:
-    """Translate the effect on the picture of a ToDtype with one dtype per kind."""
+    """Translate how a ToDtype with one dtype per kind affects the picture."""
     if met.is_picture:
         return Became()  # it converts only tensors
     by_name = {getattr(kind, "__name__", kind): dtype for kind, dtype in part.dtype.items()}
@@ -355,7 +355,8 @@ def _from_conversion(
 ) -> JointOps:
     """Return a recipe in which a tensor step has no op and the pictures before it have different sizes.
 
-    If a crop of the tensor follows, a region of the picture is enough up to there; otherwise all of it is needed.
+    If a crop of the tensor follows, the steps up to it need only a region of the picture; otherwise they need all of
+    it.
     """
     at, count, followed, met = conversion
     before, kept = list(steps[:count]), list(followers[:followed])
@@ -377,11 +378,11 @@ def _from_conversion(
 
 
 def _sure(parts: Sequence[Any], leads: bool) -> list[Any]:
-    """Return a conversion and the steps after it that torchvision certainly applies to the picture."""
+    """Return a conversion and the steps after it that torchvision is certain to apply to the picture."""
     found: list[Any] = []
     is_image = type(parts[0]).__name__ == "ToImage"
     for part in parts:
-        is_pure = type(part).__name__ == "ToPureTensor"  # targets are plain tensors too, so they do not move
+        is_pure = type(part).__name__ == "ToPureTensor"  # targets become plain tensors too, so they no longer move
         if is_pure or (found and not (leads or is_image)) or not origin(part).is_v2:
             break
         found.append(part)

@@ -1,4 +1,4 @@
-"""The input of a transform, its origin, and the ops it may become.
+"""The input of a transform, its origin, and the ops that it may become.
 
 A transform becomes an op only where the kind of its input is known and the op is proven for that kind
 (`tests/pipeline/test_every_transform.py`). Everywhere else the user's own object runs unchanged on the trainer.
@@ -34,7 +34,7 @@ class Met:
 
     @property
     def is_picture(self) -> bool:
-        """Whether it is a PIL image."""
+        """Whether the input is a PIL image."""
         return self.spec.kind is Kind.IMAGE
 
 
@@ -52,7 +52,7 @@ Rows: TypeAlias = Mapping[str, Build]
 
 @dataclass(frozen=True)
 class Origin:
-    """The library of a class ("torchvision", "timm", …, "" for the user's own), its name, and whether it is of v2."""
+    """The library of a class ("torchvision", "timm", …, "" for the user's own), its name, and whether it is in v2."""
 
     library: str
     name: str
@@ -78,7 +78,7 @@ def origin(transform: Any) -> Origin:
 
 
 def after(met: Met, became: Became) -> Met:
-    """Return the input of the next step; raises `NoOp` where an op does not take its input."""
+    """Return the input of the next step; raise `NoOp` if an op does not accept its input."""
     spec = met.spec
     try:
         for op in became.ops:

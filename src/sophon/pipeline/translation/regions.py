@@ -1,8 +1,9 @@
-"""Recipes that make a tensor first and crop it later: up to the crop, a region of the picture is enough.
+"""Recipes that make a tensor first and crop it later: the steps up to the crop need only a region of the picture.
 
 Each step becomes an `OnTensor`, which runs the user's own object and tells both ends which pixels it needs. We draw the
-parameters of these steps, with torchvision's distributions, and also those of simple steps after the crop, which then
-need no global generator and can run in any thread. All steps from the first one that is not simple run unchanged.
+parameters of these steps, with torchvision's distributions, and also those of simple steps after the crop; these then
+need no global generator and can run in any thread. Starting with the first step that is not simple, all steps run
+unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CONVERSIONS = {
     "MaybePILToTensor": "uint8",
     "MaybeToTensor": "float32",
 }
-# On tensors these change neither positions nor values.
+# On tensors, these classes change neither positions nor values.
 _NOTHING = ("Identity", "ToPureTensor", "ToImage", "MaybeToTensor", "MaybePILToTensor")
 _FLOATS = Spec(Kind.TENSOR, (3, None, None), "float32")  # pictures are decoded in colour
 # Interpolations for tensors; Pillow has more.
@@ -38,7 +39,7 @@ _INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
 def region_steps(parts: Sequence[Any]) -> list[Op] | None:
     """Return the steps, starting with a conversion, for which both geometry and result are known.
 
-    None if no crop is among them: without one the whole picture is needed, and nothing is gained.
+    Return None if there is no crop among them: the whole picture would be needed, and nothing gained.
     """
     first, *rest = parts
     found = origin(first)

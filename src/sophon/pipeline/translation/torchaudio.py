@@ -1,8 +1,8 @@
-"""Translates the torchaudio transforms that equal ops to the last bit, by class and attributes; others run unchanged.
+"""Translates torchaudio transforms for which an op gives the same bits, by class and attributes; others run unchanged.
 
 torchaudio's spectrograms and resampling are not among them: their bits depend on the processor. Sophon has its own ops
-for these, which differ from torchaudio's by rounding (`ops.MelSpectrogram`, `ops.MFCC`) or by their filter
-(`ops.Resample`), and are the same everywhere.
+for these, which differ from torchaudio's in rounding (`ops.MelSpectrogram`, `ops.MFCC`) or in the filter
+(`ops.Resample`), and give the same bits everywhere.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROWS: dict[str, Callable[[Any, Spec], Op | None]] = {
 
 
 def op_for(function: Any, spec: Spec) -> Op | None:
-    """Return the op that equals a torchaudio transform for a value of this spec, if there is one."""
+    """Return the op that gives the same result as a torchaudio transform for a value of this spec, if there is one."""
     cls = type(function)
     build = _ROWS.get(cls.__name__)
     is_its_own = cls.__module__ == _MODULE or cls.__module__.startswith(f"{_MODULE}.")
@@ -51,4 +51,4 @@ def op_for(function: Any, spec: Spec) -> Op | None:
     try:
         return build(function, spec)
     except (AttributeError, TypeError, ValueError, ConfigError):
-        return None  # another release of torchaudio: it runs as it is
+        return None  # a different release of torchaudio: the transform runs unchanged

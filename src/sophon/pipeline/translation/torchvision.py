@@ -88,7 +88,7 @@ _NEUTRAL = {"brightness": (1.0, 1.0), "contrast": (1.0, 1.0), "saturation": (1.0
 
 
 def _api(t: Any) -> str:
-    """Return which of torchvision's two families a transform belongs to; their bits differ slightly."""
+    """Return which of torchvision's two APIs, "v1" or "v2", a transform belongs to; their bits differ slightly."""
     return "v2" if is_v2(t) else "v1"
 
 
@@ -120,7 +120,7 @@ def normalize(t: Any, _: Met) -> Op:
 
 
 def _numbers(found: Any) -> tuple[float, ...]:
-    """Return numbers given as a single number, a list or tensors."""
+    """Return numbers that are given as a single number, a list or tensors."""
     if hasattr(found, "tolist"):  # a tensor or an array, of one number per channel
         if math.prod(found.shape) not in (found.shape or (1,)):
             raise NoOp(f"numbers of shape {tuple(found.shape)}")
@@ -205,7 +205,7 @@ ON_PICTURES: Rows = {
     "ScaleJitter": lambda t, _: ops.ScaleJitter(tuple(t.target_size), tuple(t.scale_range), interpolation(t)),
     "RandomShortestSize": lambda t, _: ops.RandomShortestSize(tuple(t.min_size), t.max_size, interpolation(t)),
     "RandomResize": lambda t, _: ops.RandomResize(t.min_size, t.max_size, interpolation(t)),
-    "ToPILImage": unchanged,  # of v2; v1 refuses pictures
+    "ToPILImage": unchanged,  # in v2; v1 refuses pictures
     "PILToTensor": pil_to_tensor,
     "ToImage": lambda *_: Became([ops.PILToTensor()], Form(is_image=True, channels_last=True)),
     "ToTensor": to_tensor,
@@ -245,7 +245,7 @@ def check_accepted(found: Origin, transform: Any, met: Met) -> None:
     """Raise for a transform that torchvision itself would reject at that position for every sample."""
     if (
         found.library != "torchvision" or getattr(transform, "p", 1.0) == 0.0
-    ):  # one that is never applied rejects nothing
+    ):  # a transform that is never applied rejects nothing
         return
     if met.is_picture and found.name in _REFUSED_ON_PICTURES[found.is_v2]:
         remedy = "Leave it out." if found.name == "ToPILImage" else "Put ToTensor or ToImage before it."

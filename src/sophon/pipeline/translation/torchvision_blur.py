@@ -1,7 +1,7 @@
 """GaussianBlur becomes an op where our weights equal those of the installed torch.
 
-Its weights come from torch's exp, which differs between machines. So some weights are compared with torch's first: if a
-single bit differs, the blur stays on the trainer.
+The weights come from torch's exp, which differs between machines. So some of our weights are first compared with
+torch's: if a single bit differs, the blur stays on the trainer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sophon.pipeline.rng import Key, Rng
 from sophon.pipeline.spec import image
 from sophon.pipeline.translation.met import Met, NoOp
 
-_ASKED = 24  # standard deviations
+_ASKED = 24  # standard deviations for which weights are compared
 
 
 def gaussian_blur(t: Any, _: Met) -> Op:
@@ -34,7 +34,7 @@ def gaussian_blur(t: Any, _: Met) -> Op:
 
 @lru_cache(maxsize=64)
 def _has_torchs_bits(op: ops.GaussianBlur) -> bool:
-    """Let torchvision blur a single white pixel: the result shows its weights."""
+    """Let torchvision blur a single white pixel: the result shows torchvision's weights."""
     assert isinstance(op.kernel_size, tuple)
     assert isinstance(op.sigma, tuple)
     torch: Any = sys.modules["torch"]

@@ -1,7 +1,7 @@
-"""Classes that make several views of a picture: MoCo's `TwoCropsTransform`, those of SimCLR and DINO, and similar ones.
+"""Recognises classes that make several views of a picture, such as those of MoCo, SimCLR and DINO.
 
 Such a class is user code, and its name proves nothing. It is recognised if its `__call__` can be shown to do nothing
-but pass the picture to transforms that the object holds, and to collect their results:
+but pass the picture to transforms that the object holds, and collect their results:
 
 - Its bytecode uses no global names except a few builtins, stores only local variables, imports nothing, and reads
   only attributes of the object. So nothing can make the next call behave differently.
@@ -27,7 +27,7 @@ from sophon.pipeline.ops.combined.views import MOST_VIEWS
 from sophon.pipeline.spec import arrangement
 
 _BUILTINS = ("range", "len", "list", "tuple", "map", "zip", "enumerate")
-_METHODS = ("append", "extend")  # of lists
+_METHODS = ("append", "extend")  # list methods that may be called
 _PLAIN = (bool, int, float, str, type(None))
 # Instructions that could reach beyond the object, the picture and local variables, or hide an error.
 _BARRED = (
@@ -173,7 +173,7 @@ def _held(value: Any) -> Any:
 
 
 def _shape(result: Any, numbers: dict[int, int], used: set[int]) -> Any:
-    """Return a result with the numbers of views in their places; raises for anything else in it."""
+    """Return a result with each view replaced by its number; raise if it contains anything else."""
     if type(result) in (list, tuple):
         return type(result)(_shape(part, numbers, used) for part in result)
     if type(result) is dict and all(type(name) is str for name in result):

@@ -1,10 +1,10 @@
 """Walks through a recipe and decides which steps become ops and which run unchanged on the trainer.
 
-- On pictures, every transform with a proven op becomes that op. The first one without an op and all steps after it run
-  unchanged, since nothing is known about its result.
+- On pictures, every transform with a proven op becomes that op. The first transform without an op and all steps after
+  it run unchanged, since nothing is known about its result.
 - A conversion to a tensor becomes an op if all later steps do, or if pictures have a fixed size by then, so that a cut
   after it may pay off.
-- Otherwise, if a crop of the tensor follows, a region is enough up to there (`regions`): only a window has to be sent.
+- Otherwise, if a crop of the tensor follows, the steps up to it need only a region (`regions`), and a window is sent.
 - Otherwise the conversion and everything after it run unchanged.
 - A transform that makes several views of a picture (`views`) becomes `Views`, with each view translated as a separate
   recipe.
@@ -31,7 +31,7 @@ _UNKNOWN = "comes after a step whose result is not known"
 
 
 def ops_from_transform(transform: Any) -> list[Op]:
-    """Return Decode and the steps of a transform as applied to the pictures of an ImageFolder.
+    """Return Decode and the steps of a transform, as applied to the pictures of an ImageFolder.
 
     Raises:
         ConfigError: An item is not a transform, or torchvision itself rejects it at that position.
@@ -60,8 +60,8 @@ def _steps(parts: Sequence[Any], met: Met, before: Sequence[Op]) -> list[Op]:
 def _views(part: Any, met: Met, before: Sequence[Op], *, is_last: bool) -> Became | None:
     """Return a transform that makes several views as an op; None for any other transform.
 
-    Views made by a user's class are only translated if nothing comes after it: otherwise the form in which the next
-    step gets them (class and layout of tensors) would have to be known too.
+    Views made by a user's class are translated only if no step follows: otherwise the form in which the next step gets
+    the views (class and layout of tensors) would have to be known too.
     """
     found = views_of(part) if met.is_picture else None
     if found is None or not (is_last or isinstance(part, ops.Views)):
@@ -76,7 +76,7 @@ def _views(part: Any, met: Met, before: Sequence[Op], *, is_last: bool) -> Becam
 
 
 def _from_conversion(parts: Sequence[Any], met: Met, before: Sequence[Op], *, has_size: bool) -> list[Op]:
-    """Return the steps starting with a conversion to a tensor; the pictures may or may not have one size there."""
+    """Return the steps from a conversion to a tensor on; `has_size` says whether pictures have a fixed size by then."""
     steps: list[Op] = []
     for at, part in enumerate(parts):
         try:
@@ -111,7 +111,7 @@ def translate(transform: Any, met: Met) -> Became:
     """Translate a transform for an input of this kind.
 
     Raises:
-        NoOp: It has no op there.
+        NoOp: The transform has no op for this input.
     """
     if isinstance(transform, Op):
         transform.output(met.spec)
@@ -169,7 +169,7 @@ def _random_choice(t: Any, met: Met) -> Op:
 
 
 def _branches(t: Any, met: Met) -> tuple[Op, ...]:
-    """Return one op for each transform inside another one; some may be sequences."""
+    """Return one op for each transform inside another one; an op may stand for a sequence."""
     branches = [inner([part], met) for part in t.transforms]
     return tuple(branch[0] if len(branch) == 1 else ops.RandomApply(branch, 1.0) for branch in branches)
 

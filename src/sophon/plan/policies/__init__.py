@@ -1,7 +1,7 @@
 """The policies: one file each, one row each in `POLICIES`.
 
-A policy is a pure function (profile, resources, options) → choice. Adding one is a file with `choose`, a row
-here and a test file.
+A policy is a pure function (profile, resources, options) → choice. To add one, write a file with `choose`, then add a
+row here and a test file.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Choice:
         cut: Column of the profile per sample.
         reason: Why, in one sentence.
         bound_s: No plan takes fewer seconds; None if the policy does not know.
-        prices: Prices of the resources under which the choice is best; None if it was made in another way.
-        rivals_s: No other policy's plan takes fewer seconds, if there are prices.
+        prices: Prices of the resources under which the choice is best; None if the choice was not made by prices.
+        rivals_s: No other policy's plan takes fewer seconds; only meaningful with prices.
     """
 
     cut: CutIndex
@@ -67,8 +67,8 @@ RESERVE = 0.15
 """Share of the storage cores that a plan leaves free when it is actually run.
 
 A plan that fully loads link and cores has no slack for a stretch of the epoch that is heavier than the mean: when the
-cores fall behind there, the link waits, and no later stretch makes up for it. Measured with 0.2 of a core: an epoch
-takes 25 to 40 % longer than predicted with nothing free, 9 to 11 % with 15 to 20 % free.
+cores fall behind in such a stretch, the link waits, and no later stretch makes up for it. Measured with 0.2 of a core:
+an epoch takes 25 to 40 % longer than predicted with nothing free, 9 to 11 % with 15 to 20 % free.
 """
 
 HEADROOM = 0.15
@@ -93,19 +93,19 @@ DEFAULTS = Options()
 
 
 def exact_columns(profile: Profile, options: Options) -> tuple[int, ...]:
-    """Return the columns that may be chosen: all but lossy codecs, or all when those are allowed."""
+    """Return the columns that may be chosen: all, but those with lossy codecs only if the user allows them."""
     return tuple(column for column, route in enumerate(profile.routes) if options.allow_lossy or route.is_exact)
 
 
 def resize_k(profile: Profile, options: Options) -> int | None:
-    """Return how many ops `resize` runs near storage; None if neither the user nor the profile says so."""
+    """Return how many ops `resize` runs near storage; None if neither the user nor the profile says."""
     return profile.resize_k if options.resize_k is None else options.resize_k
 
 
 def uniform(profile: Profile, k: int) -> CutIndex:
     """Return the plan that runs ops[:k] of every sample near storage and sends the result raw.
 
-    A sample for which that cut is impossible gets the next smaller one, as a server would answer.
+    A sample for which that cut is impossible gets the next smaller one, which is also what a server would send.
     """
     wanted = [column for column in profile.raw_columns() if profile.cuts[column].k <= k]
     if not wanted or profile.cuts[wanted[-1]].k != k:

@@ -1,10 +1,10 @@
 """FastFlow's decisions (VLDB 2023) on our cost model: when, which and how much, the same for all samples.
 
 When: the trainer's CPUs preprocess fewer samples per second than the consumer takes. Which: the best of the raw cuts,
-each for the whole data set. How much: samples are shared by throughput, remote : local, so that 3 : 1 offloads 75 %;
+each applied to the whole data set. How much: samples are shared by throughput, remote : local, so 3 : 1 offloads 75 %;
 remote throughput is the rate that the nodes' resources (link, storage cores, store) allow at that cut, and local
-throughput the rate of the trainer's cores on their own. The times of a share
-are means over the data set: FastFlow does not look at individual samples.
+throughput the rate of the trainer's cores on their own. The times of a share are means over the data set: FastFlow does
+not look at individual samples.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _mixed_s(local: Prediction, remote: Prediction, share: float) -> float:
 
 
 def _spread(here: CutIndex, there: CutIndex, share: float) -> CutIndex:
-    # Sample i goes over where the count of offloaded samples, round(share × n) in all, rises at i.
+    # Sample i is offloaded if the running count of offloaded samples, round(share × n) in all, rises at i.
     n = len(here)
     count = round(share * n)
     steps = np.arange(n + 1, dtype=np.int64) * count // n

@@ -1,21 +1,21 @@
-"""The shortest epoch over all routes of all samples at once, with a proven bound on how close it is.
+"""The shortest epoch over all routes of all samples at once, with a proven bound on the gap to the optimum.
 
 1. If the plan with the fewest storage seconds is as fast as the resources that no plan can change (the consumer, the
    store), it is chosen.
 2. The linear relaxation (`sophon.plan.relaxation`) gives a mixture of a few plans and the bound that no plan can beat;
    rounding (`sophon.plan.rounding`) turns it into one plan that is at most one sample's worth longer, or a few samples'
-   worth with many resources. One sample's worth is the most seconds of an epoch that one sample at one legal route
-   takes of one resource.
-3. If that is faster than the consumer needs, the relaxation is solved again for the fewest storage seconds that keep up
-   with it.
+   worth with many resources. One sample's worth is the longest time, in seconds per epoch, that any one sample takes on
+   any one resource by any legal route.
+3. If that plan is faster than the consumer needs, the relaxation is solved again for the fewest storage seconds that
+   keep up with the consumer.
 4. On small tables, where a single sample matters, single changes are tried until none helps.
 5. The other policies choose among raw cuts only. If the bound for raw cuts is above the plan found, they are all
    slower; otherwise they are tried too. The best is taken, so this policy is never predicted slower than any other.
 
 The best plan has the fewest epoch seconds, then the fewest storage CPU seconds, then the fewest bytes. All resources
-count equally, so that a CPU-bound job moves work to storage even where bytes do not shrink. With `Options.reserve` the
-plan leaves a share of the storage cores free; its prediction and the bound refer to all cores. With `Options.headroom`,
-among plans that are as fast as the consumer, those that could also serve a faster one are better.
+count equally, so a CPU-bound job moves work to storage even where bytes do not shrink. With `Options.reserve` the plan
+leaves a share of the storage cores free; its prediction and the bound refer to all cores. With `Options.headroom`,
+among plans that are as fast as the consumer, those that could also serve a faster one are preferred.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sophon.profile.table import Profile
 
 _POLISH_CELLS = 2**14  # samples × routes up to which single changes are tried: 2,048 samples of 8 cuts
 _FRUGAL_TRIES = 4  # the first succeeded on 173, the second on 177 of 178 random tables
-_SLOPE = 1e-6  # of storage's seconds, by which the other resources may miss the consumer's; allowed for before
+_SLOPE = 1e-6  # of storage's seconds, by which other resources may exceed the consumer's; `kept_s` allows for it
 
 
 def choose(profile: Profile, resources: Resources, options: Options) -> Choice:
@@ -45,8 +45,8 @@ def choose(profile: Profile, resources: Resources, options: Options) -> Choice:
     consumer = resources.consumer_samples_per_s
     if not options.headroom or not np.isfinite(consumer):
         return _choose(profile, resources, options)
-    # A plan that is best for a quicker consumer is best for this one too: T is the longer of the plan's time and what
-    # the consumer takes. So are the bounds.
+    # A plan that is best for a quicker consumer is best for this one too: T is the longer of the plan's time and the
+    # consumer's. The same holds for the bounds.
     keen = resources.having(consumer_samples_per_s=consumer / (1 - options.headroom))
     choice = _choose(profile, keen, options)
     floor_s = Costs.of(profile, resources, exact_columns(profile, options)).floor_s
@@ -67,7 +67,7 @@ def _choose(profile: Profile, resources: Resources, options: Options) -> Choice:
     else:
         found, bound_s, prices = _fastest(costs, floor_s)
     ranked = [(predict(profile, cut, resources).rank, cut, "") for cut in found]
-    if options.reserve:  # what no plan can beat, with the cores that are kept free as well
+    if options.reserve:  # the bound refers to all cores, including those kept free
         costs = Costs.of(profile, resources, columns)
         bound_s = max(floor_s, cheapest(costs, prices).bound_s) if np.isfinite(bound_s) else bound_s
     rivals = cheapest(replace(costs, columns=profile.raw_columns()), prices)
@@ -81,7 +81,7 @@ def _choose(profile: Profile, resources: Resources, options: Options) -> Choice:
 
 
 def _matching(bound_s: float, epoch_s: float) -> float:
-    # They may be the same, but added up in another order.
+    # The two may be the same sum, added up in a different order.
     return epoch_s if epoch_s < bound_s <= epoch_s / SAFETY else bound_s
 
 
@@ -107,7 +107,7 @@ def _others(profile: Profile, resources: Resources, options: Options) -> list[_R
 def _fastest(costs: Costs, floor_s: float) -> tuple[list[CutIndex], float, Vector]:
     fast = solve(costs, enough=floor_s - costs.worth_s())
     found = [round_mixture(costs, fast.plans, fast.weights, floor_s)]
-    # Rounding may make a plan a little longer than its mixture: where that was too much, more is kept free.
+    # Rounding may make a plan a little longer than its mixture: if it becomes too long, a larger margin is kept free.
     kept_s = 2 * _SLOPE * floor_s
     for _ in range(_FRUGAL_TRIES):
         if fast.value > floor_s - kept_s:

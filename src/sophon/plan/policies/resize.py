@@ -1,4 +1,4 @@
-"""One fixed cut for all samples, by default where pictures become one size (the paper's Resize-Off)."""
+"""One fixed cut for all samples, by default after the op that gives all pictures one size (the paper's Resize-Off)."""
 
 from __future__ import annotations
 

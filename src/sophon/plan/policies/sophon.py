@@ -1,10 +1,10 @@
 """The paper's greedy (SOPHON, HotStorage 2024, section 3.2), exactly.
 
-Each sample's candidate is the cut with the fewest bytes among those without a codec. Samples whose candidate is
-smaller than their raw bytes are offloaded in falling order of efficiency, bytes saved per storage CPU second,
-until T_Net is no longer the largest of the times or no such sample is left. If T_Net is not the largest to begin with,
-nothing is offloaded. The sample that ends T_Net's lead is still offloaded, as in the paper. If every node has its own
-link, T_Net is the longest of their times.
+Each sample's candidate is the cut with the fewest bytes among those without a codec. Samples whose candidate is smaller
+than their raw bytes are offloaded in decreasing order of efficiency, bytes saved per storage CPU second, until T_Net is
+no longer the largest of the times or no such sample is left. If T_Net is not the largest to begin with, nothing is
+offloaded. The sample that ends T_Net's lead is still offloaded, as in the paper. If every node has its own link, T_Net
+is the longest of their times.
 
 Ties in bytes go to the cut with fewer storage seconds, and ties in efficiency to the sample with the smaller index.
 Without storage cores only samples that cost no storage seconds are candidates.
@@ -46,7 +46,7 @@ def _link_leads(totals: Totals, resources: Resources) -> bool:
 
 
 def _rank(profile: Profile, *, with_cores: bool) -> tuple[CutIndex, NDArray[np.intp]]:
-    # Returns each sample's cut of least bytes, and the samples that shrink, most efficient first.
+    # Returns each sample's cut with the fewest bytes, and the samples that shrink, most efficient first.
     n = len(profile)
     raw = profile.untouched
     columns = [raw, *(column for column in profile.raw_columns() if column != raw)]
@@ -83,7 +83,7 @@ def _rank(profile: Profile, *, with_cores: bool) -> tuple[CutIndex, NDArray[np.i
 def _until_link_no_longer_leads(
     profile: Profile, resources: Resources, totals: Totals, smallest: CutIndex, order: NDArray[np.intp]
 ) -> int:
-    # Returns how many samples of `order` are offloaded: sums are carried on from block to block.
+    # Returns how many samples of `order` are offloaded: sums are carried over from block to block.
     n = len(profile)
     raw = profile.untouched
     tables = profile.measures

@@ -1,8 +1,8 @@
-"""A child process of the server: runs ops and codecs on the files that its server passes to it, and nothing else.
+"""A child process of the server: runs ops and codecs on the files that the server passes to it, and nothing else.
 
-It opens only the window indexes it is given, has no connection except the line to its server, knows no token, and ends
-when that line is closed. Whatever goes wrong stays inside: an exception is answered, the server notices a crash, and
-the kernel ends a process that uses too much CPU or memory.
+A child opens only the window indexes it is given, has no connection except the line to its server, knows no token, and
+ends when that line is closed. Whatever goes wrong stays inside the child: an exception is answered, the server notices
+a crash, and the kernel ends a process that uses too much CPU or memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cachetools import FIFOCache
 
 from sophon.codec.route import Route
 from sophon.codec.window.indexes import INDEXES
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.sidecar import Sidecar
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import ArtifactError
@@ -34,9 +35,9 @@ from sophon.server.isolation import frames
 from sophon.server.isolation.frames import Kind
 from sophon.server.maker import made
 
-LEFT = 75  # exit code of a child that was at work when the server hung up
-# Pipelines kept; the oldest is dropped first. The server mirrors this list and must know exactly which are still here.
-# The order of use is ignored, since both sides would have to agree on that too.
+LEFT = 75  # exit code of a child that was working when the server closed the line
+# Pipelines kept; the oldest is dropped first. The server mirrors this list and must know exactly what it contains.
+# Not by last use, since both sides would have to agree on that too.
 PIPELINES = 64
 
 
@@ -82,8 +83,11 @@ class Child:
         # Decoders, codecs and plug-in ops may raise anything; the trainer meets the same problem and can say more.
         with contextlib.suppress(Exception):
             way = cut if route.is_direct else route
-            payload = made(self._pipelines[fingerprint], data, Key(seed, epoch, sample), way, trace)
-            kind = Kind.PAYLOAD
+            try:
+                payload = made(self._pipelines[fingerprint], data, Key(seed, epoch, sample), way, trace)
+                kind = Kind.PAYLOAD
+            except WholeNeeded:
+                kind = Kind.WHOLE
         # This includes receiving the file and sending the payload before it.
         now_s = time.process_time()
         cpu_s, self._counted_s = now_s - self._counted_s, now_s
@@ -103,7 +107,7 @@ class Child:
     def _arm(self) -> None:
         """Make the kernel end the process if the next sample takes too long.
 
-        The timer counts only CPU time. It is set again once a quarter of it is used up, since setting it for every
+        The timer counts only CPU time. It is reset once a quarter of its time is used up, since resetting it for every
         sample would cost a tenth of a millisecond each time.
         """
         now_s = time.process_time()
@@ -136,10 +140,10 @@ def main() -> None:
     os.nice(NICE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold people's pictures
     resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, settings.memory_bytes))
-    faulthandler.enable()  # shows where a crash happened
+    faulthandler.enable()  # prints the stack if a child crashes
     INDEXES.max_bytes = settings.index_bytes
     for path in settings.indexes:
-        with contextlib.suppress(ArtifactError):  # gone or replaced since the server looked: indexes are rebuilt
+        with contextlib.suppress(ArtifactError):  # removed or replaced since the server opened it: indexes are rebuilt
             INDEXES.attach(Sidecar(path))
     for module in settings.modules:
         importlib.import_module(module)

@@ -1,8 +1,8 @@
 """Remembers what made child processes crash, so that it is not tried again in every epoch.
 
 A sample that crashed a child is not worked on again, and the ops of a tenant whose work repeatedly crashes children are
-suspended for a while, three times as long each time. Both get smaller cuts instead, so that children rarely have to be
-restarted. Other tenants are not affected.
+suspended for a while, three times as long each time. In both cases smaller cuts are sent instead, so children rarely
+have to be restarted. Other tenants are not affected.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from cachetools import LRUCache
 
 from sophon.server.tenants.rest import IN_A_ROW, Rest
 
-_SAMPLES = 10_000  # remembered of each tenant: 3 MB when there are that many
-_PIPELINES = 64  # of each tenant
-_ALONE, _SHARED = 8, 1  # of a tenant's, whatever it asked for, in `_LONG_S`: after these all that it asks for rests
+_SAMPLES = 10_000  # remembered per tenant: 3 MB if there are that many
+_PIPELINES = 64  # remembered per tenant
+_ALONE, _SHARED = 8, 1  # crashes of one tenant within `_LONG_S`, after which all its work is suspended
 _LONG_S = 60.0
 
 

@@ -1,7 +1,7 @@
 """The messages between a server and its child processes, over a pair of sockets.
 
-They are not pickles. A child runs decoders and plug-in ops on untrusted bytes, so nothing comes back from it but bytes,
-numbers, and lengths that are checked before anything is allocated.
+Messages are not pickles. A child runs decoders and plug-in ops on untrusted bytes, so it only sends back bytes and
+numbers, with lengths that are checked before anything is allocated.
 
 A frame, little-endian::
 
@@ -29,8 +29,8 @@ _COSTS = struct.Struct("<d2I")  # CPU seconds in total, height and width of the 
 MAX_NOTE_BYTES = 1 << 20
 MAX_DATA_BYTES = MAX_VALUE_BYTES + (1 << 20)
 _WORTH_JOINING_BYTES = 1 << 12
-_DROPPED_BYTES = 1 << 20  # at a time, when discarding data that does not fit
-_MAX_SIDE = (1 << 31) - 1  # of a picture: the most that fits into a reply
+_DROPPED_BYTES = 1 << 20  # read at a time when data that does not fit is discarded
+_MAX_SIDE = (1 << 31) - 1  # of a picture: the largest number that fits into a reply
 
 
 class Kind(IntEnum):
@@ -44,7 +44,8 @@ class Kind(IntEnum):
     DIGEST = 6  # from a child: the data is the digest of one more op
     END = 7  # from a child: there are no more digests
     READY = 8  # from a child: it has started
-    CONTINUE = 9  # to a child: as MAKE, but the data is a window of a file
+    CONTINUE = 9  # to a child: like MAKE, but the data is a window of a file
+    WHOLE = 10  # from a child: the sample needs its whole file; the note holds the cost of finding out
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Costs:
 
     @classmethod
     def parse(cls, note: bytes, most_ops: int, most_s: float = math.inf) -> Costs:
-        """Parse a note; numbers that make no sense become 0, and no time is longer than `most_s`.
+        """Parse a note; numbers that make no sense become 0, and times are limited to `most_s`.
 
         A malicious file may have taken over the child, so its numbers are not trusted: the server pauses for as long as
         the child claims to have worked, and passes the size on in 32 bits.
@@ -111,7 +112,7 @@ def _send_all(line: socket.socket, parts: Sequence[Payload]) -> None:
 
 
 def receive(line: socket.socket, claim: Callable[[int], bool] | None = None) -> tuple[Kind, bytes, bytes | None]:
-    """Return the next frame: its kind, note and data; None for a payload that `claim` finds no space for."""
+    """Return the next frame: its kind, note and data; None for a payload that `claim` rejects for lack of space."""
     kind, note_bytes, data_bytes = _HEAD.unpack(_exactly(line, _HEAD.size))
     if note_bytes > MAX_NOTE_BYTES or data_bytes > MAX_DATA_BYTES:
         raise Broken(f"frame too large: a note of {note_bytes:,} bytes and data of {data_bytes:,} bytes")
@@ -132,7 +133,7 @@ def _exactly(line: socket.socket, count: int) -> bytes:
     while count:
         try:
             part = line.recv(count, socket.MSG_WAITALL)
-        except OSError as error:  # also if the line was silent for too long
+        except OSError as error:  # including a line that was silent for too long
             raise Broken(str(error)) from error
         if not part:
             raise Broken("the other side is gone")

@@ -6,8 +6,8 @@ how much memory a child may use, and how much CPU time per sample.
 
 A window of a JPEG needs no child as long as every op is our own, and is made in the server's threads. No code of Pillow
 or of a plug-in runs for it, only Python and Cython with bounds checks, and the size of the file bounds its time and
-memory. With an index it takes so little time that sending it to a child and back would cost half as much again (`sophon
-bench isolation`). It also means that there is only one set of indexes.
+memory. With an index, a window takes so little time that passing it through a child would add half as much again
+(`sophon bench isolation`). This way there is also only one set of indexes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from sophon.codec.cut import Cut, make_payload
 from sophon.codec.route import Route
 from sophon.codec.table import codec_named
 from sophon.codec.window.indexes import DEFAULT_MAX_BYTES
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline, Trace
@@ -44,11 +45,11 @@ from sophon.server.maker import ChildLost, Claim, Maker, NoSpace, anything, clai
 from sophon.server.tenants.slot import Slot
 from sophon.store.fields import MASK
 
-_RESTART_CPU_S = 0.4  # of a child that starts
+_RESTART_CPU_S = 0.4  # to start a child
 _START_S = 30.0  # a child needs 0.4 s of CPU to start, but many may start at once on a busy machine
-_WALL_PER_CPU = 10.0  # children have low priority on a busy machine; one that sleeps is ended after this much longer
-_SOCKET_BYTES = 1 << 20  # of buffer: enough for most payloads to cross at once
-_CPU_CLOCK = 2  # with the complement of a process's number: the kernel's clock of all its threads, in its clockid_t
+_WALL_PER_CPU = 10.0  # times the CPU limit: when a child that sleeps is ended; children have low priority
+_SOCKET_BYTES = 1 << 20  # socket buffer: most payloads fit into it as a whole
+_CPU_CLOCK = 2  # added to the complement of a process id: the clockid_t of that process's CPU time
 _SECRETS = ("SOPHON_TOKEN", "SOPHON_TOKENS")
 
 
@@ -57,11 +58,11 @@ class Processes(Maker):
 
     Args:
         count: Number of child processes.
-        limits: What each of them may use.
-        modules: Modules that each of them imports; they register ops.
-        indexes: Files of window indexes that each of them opens.
-        has_reserve: Whether all are started early, and one more is ready in case another crashes, since there are
-            several tenants, and others would wait for it.
+        limits: What each child may use.
+        modules: Modules that each child imports; they register ops.
+        indexes: Files of window indexes that each child opens.
+        has_reserve: Whether all children are started early and a spare one is kept ready for a crash, so that other
+            tenants do not wait for a start.
     """
 
     def __init__(
@@ -73,15 +74,15 @@ class Processes(Maker):
         *,
         has_reserve: bool = False,
     ) -> None:
-        index_bytes = DEFAULT_MAX_BYTES // max(1, count // 2)  # half of them work at a time
+        index_bytes = DEFAULT_MAX_BYTES // max(1, count // 2)  # half of the children work at a time
         options = ["--sample-cpu-s", str(limits.sample_cpu_s), "--memory-bytes", str(limits.child_bytes)]
         options += ["--index-bytes", str(index_bytes), *(f"--import={module}" for module in modules)]
         options += [f"--index={path.resolve()}" for path in indexes]
         wall_s = _START_S + _WALL_PER_CPU * limits.sample_cpu_s
-        # The first is started when it is needed: a node that only sends files and windows needs none. Even without
-        # cores for ops there is one, since a trainer may ask for a pipeline to be probed. If there are other tenants,
-        # the rest are started after it, one with every sample: when one tenant's samples are suspended for another's,
-        # these need children of their own at once.
+        # The first child is started when it is needed: a node that only sends files and windows needs none. Even
+        # without cores for ops there is one, since a trainer may ask for a pipeline to be probed. If there are several
+        # tenants, the others are started after it, one with every sample: when one tenant's samples are suspended in
+        # favour of another's, the latter need children of their own immediately.
         spares = _Spares(options, wall_s, has_reserve)
         self._children = [_Child(spares) for _ in range(max(1, count))]
         self._spares = spares
@@ -108,13 +109,15 @@ class Processes(Maker):
         try:
             kind, payload, costs = self._children[slot.number].make(slot, pipeline, data, key, cut, claim)
         except ChildLost:
-            slot.elsewhere_s += _RESTART_CPU_S  # of a process that starts in the place of the other
+            slot.elsewhere_s += _RESTART_CPU_S  # to start the replacement
             raise
         slot.elsewhere_s += costs.cpu_s
         if self._unprepared:
             self._prepare()
         if kind is Kind.FAILED:
             raise OpError("An op or codec failed in a child.")
+        if kind is Kind.WHOLE:
+            raise WholeNeeded("this pass needs the whole file.")
         if payload is None:
             raise NoSpace("no space for the payload that a child made")
         if trace is not None:
@@ -144,8 +147,8 @@ class Processes(Maker):
 def _is_safe(pipeline: Pipeline, cut: Cut) -> bool:
     """Return whether a cut can be made without a decoder or ops from outside this package."""
     ahead = isinstance(codec_named(cut.codec), AheadCodec)
-    decodes = any(kind == MASK for _, kind in pipeline.fields)  # which are decoded to be cut
-    decodes = decodes or isinstance(pipeline.ops[0], DecodeVolume)  # whose chunks may be cut by decompressing them
+    decodes = any(kind == MASK for _, kind in pipeline.fields)  # masks are decoded to be cut
+    decodes = decodes or isinstance(pipeline.ops[0], DecodeVolume)  # chunks of a volume may be decompressed to be cut
     return ahead and not decodes and all(type(op).__module__.startswith("sophon.") for op in pipeline.ops)
 
 
@@ -177,7 +180,7 @@ class _Spares:
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
-                start_new_session=True,  # so that everything it starts can be ended with it
+                start_new_session=True,  # a process group, to end everything that the child starts
             )
         return process, ours
 
@@ -190,7 +193,7 @@ class _Spares:
         return started
 
     def instead(self) -> _Started:
-        """Return a replacement for a crashed process, from the reserve if it is alive there, and start another."""
+        """Return a replacement for a crashed process, from the reserve if that is alive, and start another."""
         with self._lock:
             found, self._reserve = self._reserve, None
             if not self._is_closed:
@@ -259,13 +262,13 @@ class _Child:
             frames.send(line, what, note + str(cut).encode(), data)
             with slot.holdable(self._hold, used_s):
                 kind, note, payload = frames.receive(line, claim)
-            if kind not in (Kind.PAYLOAD, Kind.FAILED):
+            if kind not in (Kind.PAYLOAD, Kind.FAILED, Kind.WHOLE):
                 raise frames.Broken(f"expected a payload, got {kind!r}")
             most_s = (time.monotonic() - since_s) * (os.cpu_count() or 1)
             return kind, payload, frames.Costs.parse(note, len(pipeline), most_s)
 
     def probe(self, slot: Slot, pipeline: Pipeline) -> tuple[list[str], str]:
-        """Return the digests that the child computes until it crashes, if it does, and why there are not more."""
+        """Return the digests that the child computes before it crashes, if it does, and why there are no more."""
         found: list[str] = []
         try:
             with self._lock, self._watched():
@@ -296,7 +299,7 @@ class _Child:
     def _hold(self, is_held: bool) -> None:
         """Suspend the process and everything it has started, or resume it."""
         process = self._process
-        if process is not None:  # it is not reaped before `_end`, so that its number is still its own
+        if process is not None:  # not reaped before `_end`, so its pid has not been reused
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGSTOP if is_held else signal.SIGCONT)
 
@@ -323,7 +326,7 @@ class _Child:
         except frames.Broken as broken:
             had_begun = self._has_begun
             reason = self._end()
-            self.start(again=True)  # now, so that it is ready when the next sample comes
+            self.start(again=True)  # now, to be ready when the next sample comes
             raise ChildLost(reason, had_begun=had_begun) from broken
         except BaseException:
             self._end()  # there may be half a frame on the line

@@ -1,9 +1,10 @@
-"""The door of a relay: tokens that it has not seen yet are shown to its nodes, a few at a time.
+"""The door of a relay: tokens that the relay has not seen yet are shown to its nodes, a few at a time.
 
-Whoever can reach a relay can show it tokens, and each new one costs a connection to a node, which shuts out addresses
-that come with too many wrong ones: the relay's own. So an address may be refused a few times in a while. After that its
-unknown tokens are not shown to any node, and since none of its calls was let in, its connections are those of a
-stranger (`server.bouncer`). Tokens that nodes have accepted pass at once.
+Whoever can reach a relay can send it tokens. Each new one costs a connection to a node, and a node blocks addresses
+that send too many wrong tokens; here that would be the relay's own address. So only a few refusals per caller address
+are allowed within a while. After that, unknown tokens from the address are not shown to any node, and since none of its
+calls was admitted, its connections are treated as a stranger's (`server.bouncer`). Tokens that nodes have accepted pass
+immediately.
 
 Concurrency: called by the threads of all calls. Callers with the same token wait for one answer.
 """
@@ -21,14 +22,14 @@ from sophon.errors import AccessError, RetryableError
 from sophon.server.access import Rights
 from sophon.server.relay.passed import PassedTokens, digest_of
 
-_MOST_REFUSED = 16  # of an address, without a pause of `_MEMORY_S`: an eighth of what a node takes from one in 2 s
+_MOST_REFUSED = 16  # per address, without a pause of `_MEMORY_S`: an eighth of what a node allows one address in 2 s
 _MEMORY_S = 10.0
-_MOST_WAITING = 256  # calls of an address that wait for an answer of a node: those of the ranks of a large machine
-_ADDRESSES, _TOKENS = 4096, 4096  # remembered
+_MOST_WAITING = 256  # calls from one address that wait for a node's answer: enough for the ranks of a large machine
+_ADDRESSES, _TOKENS = 4096, 4096  # how many are remembered
 
 
 class Door:
-    """Finds out whether a caller of a relay may come in.
+    """Decides whether to admit a caller of a relay.
 
     Args:
         tokens: Tokens that nodes have accepted.
@@ -48,8 +49,8 @@ class Door:
         """Return the rights of a caller, as a tenant of the relay.
 
         Args:
-            rights: Its token.
-            host: The address that it calls from.
+            rights: The caller's rights, with its token.
+            host: The caller's address.
 
         Raises:
             AccessError: No node accepts the token.
@@ -63,8 +64,8 @@ class Door:
             self._check_known(name)
             if self._refusals.get(host, 0) >= _MOST_REFUSED or self._waiting[host] >= _MOST_WAITING:
                 raise RetryableError(
-                    f"this relay does not look at tokens from your address for {_MEMORY_S:g} s: too many were wrong, "
-                    "or are being looked at"
+                    f"this relay does not check tokens from your address for {_MEMORY_S:g} s: too many were wrong, "
+                    "or are being checked"
                 )
             self._waiting[host] += 1
             turn, users = self._turns.get(name, (threading.Lock(), 0))
@@ -80,7 +81,7 @@ class Door:
         with self._lock:
             self._check_known(name)
         if self._tokens.tenant_of(token):
-            return  # another call has found out meanwhile
+            return  # another call has found out in the meantime
         try:
             self._ask(token)
         except AccessError as error:

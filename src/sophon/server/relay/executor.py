@@ -1,7 +1,7 @@
-"""From a request to replies at a relay: like `Executor`, but with a node in place of a store.
+"""Turns a request into replies at a relay: like `Executor`, but with a node in place of a store.
 
 A relay holds no data. It describes a data set as its node does, to callers that the node allows to open it. For a
-request, it asks the node for each sample at the first cut of its route, then runs the ops up to the second cut.
+request, it asks the node for each sample at the first cut of the route, then runs the ops up to the second cut.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RelayExecutor(Executor):
         return rights if self._door is None else self._door.admitted(rights, host)
 
     def _show(self, token: str) -> None:
-        """Show a token to one node after the other, until one accepts it."""
+        """Show a token to one node after another, until one accepts it."""
         problem: Error = AccessError("there is no node")
         for upstream in self._upstreams.values():
             try:
@@ -74,7 +74,7 @@ class RelayExecutor(Executor):
             except AccessError as error:
                 problem = error if isinstance(problem, AccessError) else problem
             except Error as error:
-                problem = error  # this one might have accepted it
+                problem = error  # this node might have accepted the token
             else:
                 return
         raise problem
@@ -84,7 +84,7 @@ class RelayExecutor(Executor):
         return [name for name in self._upstreams if self._opens(name, rights)]
 
     def describe(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> dict[str, Any]:
-        """Answer a trainer that opens a data set: the node's description, and the specs of the ops there and here."""
+        """Answer a trainer that opens a data set: the node's description, and the ops that can run there and here."""
         upstream = self._upstream(str(message.get("dataset", "")), rights)
         spec = message.get("pipeline") if isinstance(message.get("pipeline"), dict) else None
         told = upstream.describe(rights.token, spec)
@@ -164,6 +164,6 @@ class RelayExecutor(Executor):
 
 
 def _asked(request: Request, firsts: tuple[Cut, ...]) -> Request:
-    """Return the request for the node, which names its data set by the address it is sent to."""
+    """Return the request to send to the node; the name of its data set is filled in later."""
     needs = request.node_versions if request.firsts and any(cut.k > 0 for cut in firsts) else ""
     return replace(request, cuts=firsts, firsts=(), versions=needs, node_versions="", in_order=False)

@@ -1,8 +1,9 @@
 """Tokens at a relay: the relay knows none of them, and passes each on to its node, which decides.
 
 A relay has no rights of its own. For each call it may fetch only what the node lets the caller's token read, so it
-cannot show a trainer anything its token does not cover, and is useless to a caller without a token. A token becomes a
-tenant of the relay once a node has accepted it. Until then it takes no tenant's place, however many tokens are tried.
+cannot show a trainer anything that the trainer's token does not cover, and is useless to a caller without a token. A
+token becomes a tenant of the relay once a node has accepted it. Until then it takes no tenant's place, no matter how
+many tokens are tried.
 
 Concurrency: Flight asks for rights on the thread of each call; the threads that answer calls report accepted tokens.
 """
@@ -16,7 +17,7 @@ from sophon.errors import AccessError
 from sophon.link.credentials import Credentials
 from sophon.server.access import NEEDS_A_TOKEN, Rights, Tokens, bearer_of
 
-_MOST_TENANTS = 1 << 12  # numbers available; tokens beyond them share the last one
+_MOST_TENANTS = 1 << 12  # tenant numbers; further tokens share the last one
 
 
 class PassedTokens(Tokens):
@@ -59,5 +60,5 @@ class Shown(Credentials):
 
 
 def digest_of(token: str) -> bytes:
-    """Return the digest that stands for a token."""
+    """Return the digest by which a token is known."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -15,7 +15,7 @@ from sophon.server.relay.executor import RelayExecutor
 from sophon.server.relay.passed import PassedTokens
 from sophon.server.relay.upstream import Upstream
 
-WAIT_S = 60.0  # for nodes to come up; after that, whatever started the relay has to restart it
+WAIT_S = 60.0  # for nodes to start; after that, whatever started the relay has to restart it
 _PAUSE_S = 0.5
 
 
@@ -28,10 +28,10 @@ def run_relay(
     trusted: bool = False,
     wait_s: float = WAIT_S,
 ) -> bool:
-    """Relay until SIGTERM or SIGINT; return whether it was SIGINT.
+    """Run a relay until SIGTERM or SIGINT; return whether it was SIGINT.
 
     Args:
-        nodes: Addresses of the nodes that hold each data set, by its name.
+        nodes: Addresses of the nodes that hold each data set, by the data set's name.
         config: How the server runs. Its access has no tokens: they are passed on to the nodes.
         on_ready: Called once requests are accepted.
         tls: Certificates for the nodes: `tls_ca`, `tls_cert` and `tls_key`.

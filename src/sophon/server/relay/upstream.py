@@ -1,10 +1,10 @@
-"""The node behind a relay, or several that hold copies, accessed with the rights of the relay's caller.
+"""The node behind a relay, or several nodes with copies, accessed with the rights of the relay's caller.
 
 No data is kept. One connection is kept for each token that the node has accepted, up to a limit; every call sends the
 token again, and the node checks it again.
 
-A failure of the node is reported as `UpstreamError`, so that a trainer knows whether the node or the relay failed; the
-next request goes to another copy first. A refusal is passed on in the node's own words.
+A failure of the node is reported as `UpstreamError`, so a trainer knows whether the node or the relay failed; the next
+request goes to another copy first. A rejection is passed on with the node's message.
 
 Concurrency: used by the threads of all requests.
 """
@@ -33,7 +33,7 @@ class Upstream:
     """Nodes that hold one data set.
 
     Args:
-        addresses: Addresses of the nodes; all hold the same data.
+        addresses: Addresses of the nodes, which all hold the same data.
         tls: Certificates to present and to expect; None to use the environment.
         tokens: Informed of accepted tokens; None if the nodes require none.
         trusted: Whether the nodes are the operator's own; see `Credentials`.
@@ -113,7 +113,7 @@ class Upstream:
             return found
         node = self._transport(self.addresses[number], token)
         try:
-            # A token that has not been accepted takes no place among those that have.
+            # Connections are kept only for accepted tokens.
             node.describe(None)
         except BaseException:
             node.close()
@@ -145,7 +145,7 @@ class _Connections(LRUCache[bytes, FlightTransport]):
 
 
 def told_of(address: str, error: Error) -> Error:
-    """Return the error that tells a trainer that a node failed, and which one."""
+    """Return the error that tells a trainer which node failed."""
     text = str(error) if address in str(error) else f"{address}: {error}"
     if isinstance(error, RetryableError | ProtocolError):
         return UpstreamError(f"this relay is working, but its node is not: {text}")

@@ -1,14 +1,13 @@
 """One request in progress at a relay: samples arrive from a node, are processed, and go on to the trainer.
 
 A separate thread receives the node's replies and hands each to the CPU budget, or straight to the stream if there is
-nothing to do. When as many samples are held as the limit allows, the thread stops receiving, and the node's stream
-stalls as the trainer's does.
+nothing to do. When the relay holds as many samples as the limit allows, the thread stops receiving, and the node's
+stream stalls until the trainer reads on.
 
-Invariant 3 holds here as it does at a node. If a relay cannot run the ops, it answers with the node's payload at the
-node's cut.
+Invariant 3 holds here too. If a relay cannot run the ops, it answers with the node's payload at the node's cut.
 
-A relay reports all CPU seconds that a sample takes it: those of the ops, and those of the two threads that receive and
-send it. A plan that knew of the ops alone would give relays more than they can do.
+A relay reports all CPU seconds that it spends on a sample: those of the ops, and those of the two threads that receive
+and send it. A plan based on the ops alone would give relays more work than they can do.
 
 Concurrency: one thread iterates, one receives the node's replies, and the budget's threads run `RelayWork._process`.
 They communicate through one queue.
@@ -28,9 +27,10 @@ from sophon.bundle import divided, pack
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut, check_cut
 from sophon.codec.route import Route, can_follow
+from sophon.codec.window.refusal import WholeNeeded
 from sophon.errors import ConfigError, Error, RetryableError, UpstreamError
 from sophon.link.transport import Fetch
-from sophon.link.wire import Reply, Request, StreamClock
+from sophon.link.wire import WHOLE, Reply, Request, StreamClock
 from sophon.pipeline import Pipeline, Trace
 from sophon.server.maker import ChildLost, NoSpace
 from sophon.server.relay.upstream import Upstream, told_of
@@ -87,14 +87,14 @@ class RelayWork:
         self._fetch: Fetch = node.fetch(replace(asked, dataset=node.dataset), _FETCH_S)
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a dropped stream at any moment
         self._tasks: set[Task] = set()
-        self._owed = set(range(len(request.samples)))  # what the node has not sent yet
-        self._left = len(request.samples)  # what was not yielded yet
+        self._owed = set(range(len(request.samples)))  # samples that the node has not sent yet
+        self._left = len(request.samples)  # samples not yielded yet
         self._is_closed = False
         self._room = threading.Semaphore(executor.lookahead)
         self._ended: SimpleQueue[Reply | Task | _End] = SimpleQueue()
         self._clock = StreamClock()
         self._early: dict[int, Reply] = {}
-        self._received_s: dict[int, float] = {}  # CPU seconds it took to receive each sample
+        self._received_s: dict[int, float] = {}  # CPU seconds for receiving each sample
 
     @property
     def clock(self) -> StreamClock:
@@ -116,7 +116,7 @@ class RelayWork:
         try:
             while self._left:
                 reply = self._next(patience_s())
-                if reply is not None:  # the work of sending its predecessors, since the caller does that in this thread
+                if reply is not None:  # includes sending the replies before it, which the caller does in this thread
                     now_s = time.thread_time()
                     self._charge(reply, now_s - begun_s)
                     begun_s = now_s
@@ -137,8 +137,7 @@ class RelayWork:
             tasks = list(self._tasks)
         self._executor.withdraw(tasks)
 
-    # --- in the thread that receives the node's replies
-    # -----------------------------------------------------------------
+    # --- in the thread that receives the node's replies ---------------------------------------------------------------
 
     def _bring(self) -> None:
         end = _End()
@@ -152,7 +151,7 @@ class RelayWork:
                 self._received_s[reply.position] = now_s - begun_s
                 begun_s = now_s
                 self._came(reply)
-                del reply  # it would keep a record batch alive while nothing arrives
+                del reply  # the reply would keep a record batch alive while nothing arrives
         except Error as error:
             if isinstance(error, RetryableError):
                 self._upstream.failed(self._number)
@@ -256,11 +255,11 @@ class RelayWork:
         return reply
 
     def _charge(self, reply: Reply, cpu_s: float) -> None:
-        """Add CPU seconds spent here to those that a reply tells of."""
+        """Add CPU seconds spent here to those that a reply reports."""
         cpu_s = max(cpu_s, 0.0) + self._received_s.pop(reply.position, 0.0)
         if self._request.firsts:
             reply.relay_s += cpu_s
-        else:  # the trainer knows of only one cut
+        else:  # without a route, the trainer expects a single cost
             reply.cpu_s += cpu_s
 
     def _waited(self, start_s: float, computing: bool) -> None:
@@ -278,10 +277,9 @@ class RelayWork:
         route = cut if came.cut == RAW else Route((came.cut, cut))
         tenant, work = self._seat.tenant, (self._pipeline.fingerprint, cut)
         sample = (request.dataset, request.samples[position])
-        if executor.crashes.expected(tenant, work, sample):
-            return self._smaller(came, "crash")
-        if executor.crowding.expected(tenant, work):
-            return self._smaller(came, "memory")
+        problem = executor.expected_problem(tenant, work, sample)
+        if problem is not None:
+            return self._smaller(came, problem)
         first, others = divided(bytes(came.payload), 0 if self._pipeline.fields else len(request.fields))
         trace = Trace(len(self._pipeline))
         space = Space(self._seat, len(came.payload), sum(map(len, others)))
@@ -295,6 +293,9 @@ class RelayWork:
         except NoSpace:
             executor.crowding.refused(tenant, work)
             return self._smaller(came, "memory")
+        except WholeNeeded:
+            space.give_up()
+            return self._smaller(came, WHOLE)
         except Exception:  # noqa: BLE001 - decoders, codecs and plug-in ops may raise anything
             space.give_up()
             return self._smaller(came, "op_failed")

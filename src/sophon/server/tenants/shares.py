@@ -2,10 +2,10 @@
 
 Each tenant has its own queue. The next task comes from the tenant that has used the fewest seconds, so a tenant with
 many or long tasks delays only its own. An idle tenant does not save up credit: it resumes at the level of those that
-were working in the meantime. Seconds are measured; until a task has ended, it is counted with the mean of its tenant's
-tasks, or with how long it has been running.
+were working in the meantime. Seconds are measured; until a task has ended, the mean of its tenant's tasks is counted
+for it, or the time it has been running.
 
-Nothing here is thread-safe: the budget has the lock. Nor is a clock read; callers pass the time.
+Nothing here is thread-safe: the budget holds the lock. No clock is read; callers pass the time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 from sophon.server.tenants.slot import Slot
 
 FIRST_GUESS_S = 0.005  # per task, until one has been measured: decoding and cropping a photo
-SLICE_S = 0.003  # how long a task runs before one of another tenant may take its place: half a photo
-HELD_COSTS = 2.0  # times its seconds: what a task that is held costs its tenant, since it keeps its process and memory
+SLICE_S = 0.003  # how long a task runs before another tenant's task may take its place: half a photo
+HELD_COSTS = 2.0  # factor on the seconds charged for a suspended task, since it keeps its process and memory
 _SMOOTHING = 0.05
-_LEAST_LOOK_S = 0.003  # at a task that has to make place and cannot be held
+_LEAST_LOOK_S = 0.003  # between checks of a task that should be suspended but cannot be
 
 
 @dataclass(eq=False)
@@ -32,11 +32,11 @@ class Turn:
 
     Args:
         share: Share of its tenant.
-        slot: Where it runs.
-        since_s: When it began or resumed.
-        ran_s: How long it ran before it was held.
+        slot: Where the task runs.
+        since_s: When the task began or resumed.
+        ran_s: How long the task ran before it was suspended.
         counted_s: Seconds charged to its tenant so far.
-        paid_s: Seconds of it that the cores' own account was charged for.
+        paid_s: Seconds already deducted from the budget's credit.
     """
 
     share: Share
@@ -57,7 +57,7 @@ class Share:
     """One tenant's tasks.
 
     Args:
-        had_s: CPU seconds that it has had.
+        had_s: CPU seconds that the tenant has used.
         task_s: Typical duration of a task.
         queue: Tasks that have not started.
         held: Suspended tasks.
@@ -116,7 +116,7 @@ class Shares:
         """Return how long one more of a tenant's tasks would wait."""
         share = self._shares.get(tenant)
         own_s = 0.0 if share is None else share.work_s()
-        # Until its own tasks are done, each of the others gets as much time as it does, or as it has use for.
+        # Until its own tasks are done, every other tenant gets the same time, or less if it has less to do.
         others_s = sum(min(other.work_s(), own_s) for other in self._shares.values() if other is not share)
         return (own_s + others_s) / cores
 
@@ -138,7 +138,7 @@ class Shares:
     def due(self, now_s: float) -> tuple[list[Turn], float]:
         """Return the tasks that must yield to another tenant now, and when to check again if there are none.
 
-        Such a task has run for a while, and its tenant has used more than one that waits.
+        Such a task has run for a while, and its tenant has used more than a tenant that waits.
         """
         found, look_s = [], math.inf
         for share in self._shares.values():

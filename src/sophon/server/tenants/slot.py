@@ -16,7 +16,7 @@ class Slot:
         number: Number of the thread, from 0.
 
     Attributes:
-        elsewhere_s: CPU seconds that other processes spent on the task; tasks add to it.
+        elsewhere_s: CPU seconds that other processes spent on the task; the task adds to this.
     """
 
     def __init__(self, number: int) -> None:
@@ -46,7 +46,7 @@ class Slot:
                 self._hold, self._used_s, self._is_held = None, None, False
 
     def hold(self) -> bool:
-        """Suspend the task if possible; return whether it is."""
+        """Suspend the task if possible; return whether it was suspended."""
         with self._lock:
             if self._hold is None:
                 return False

@@ -14,6 +14,7 @@ from sophon.errors import StoreError
 from sophon.store.annotations.found import MOST_OBJECTS, Broken, Found, floats, integers, shown
 from sophon.store.fields import BOXES, KEYPOINTS, LABELS, VALUES, Field
 from sophon.store.store import describe
+from sophon.units import counted
 
 _MOST_CLASSES = 10_000
 
@@ -26,13 +27,13 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
         names: Names of the pictures, relative to their folder.
 
     Raises:
-        StoreError: It is not a COCO file.
+        StoreError: The file is not in COCO's format.
     """
     said = _load(path)
     images = _by_name(said, path)
     of_image: dict[int, list[Any]] = {}
     for one in said["annotations"]:
-        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # others belong to no picture
+        if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # any other entry belongs to no picture
             of_image.setdefault(one["image_id"], []).append(one)
     points = _points(said["annotations"])
     fields = [
@@ -53,7 +54,9 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
         except Broken as problem:
             found.add({}, str(problem))
     if len(listed) < len(names):
-        found.notes.append(f"{len(names) - len(listed):,} pictures are not listed in {path} and are left out")
+        missing = len(names) - len(listed)
+        pictures, are = counted(missing, "picture", "pictures"), "is" if missing == 1 else "are"
+        found.notes.append(f"{pictures} {are} not listed in {path} and {are} left out")
     if len(images) > len(listed):
         found.notes.append(f"{len(images) - len(listed):,} pictures listed in {path} do not exist")
     return listed, found
@@ -112,7 +115,7 @@ def _values(annotations: list[dict[str, Any]], points: int) -> dict[str, bytes]:
         Broken: An annotation is damaged.
     """
     if len(annotations) > MOST_OBJECTS:
-        raise Broken(f"it has more than {MOST_OBJECTS:,} annotations")
+        raise Broken(f"more than {MOST_OBJECTS:,} annotations")
     boxes: list[Any] = []
     for one in annotations:
         box = one.get("bbox")

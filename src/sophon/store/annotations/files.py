@@ -55,7 +55,7 @@ def _yolo_values(text: str) -> dict[str, bytes]:
         labels.append(int(parts[0]))
         boxes += map(float, parts[1:])
     if len(labels) > MOST_OBJECTS:
-        raise Broken(f"it has more than {MOST_OBJECTS:,} lines")
+        raise Broken(f"more than {MOST_OBJECTS:,} lines")
     return {"boxes": floats(boxes, "boxes"), "labels": integers(labels, "class")}
 
 
@@ -112,7 +112,7 @@ class _Objects:
         if self._path == ["annotation", "object"]:
             self.found.append({})
             if len(self.found) > MOST_OBJECTS:
-                raise Broken(f"it has more than {MOST_OBJECTS:,} objects")
+                raise Broken(f"more than {MOST_OBJECTS:,} objects")
 
     def text(self, text: str) -> None:
         self._text.append(text)
@@ -127,7 +127,7 @@ class _Objects:
 
 
 def _objects(text: str) -> list[dict[str, str]]:
-    """Return the objects of an XML file; it may not declare entities, so that none can expand without bound."""
+    """Return the objects in an XML file, which may not declare entities, since they can expand without bound."""
     objects, parser = _Objects(), expat.ParserCreate()
     parser.StartElementHandler = objects.start
     parser.CharacterDataHandler = objects.text
@@ -136,22 +136,22 @@ def _objects(text: str) -> list[dict[str, str]]:
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
-        raise Broken(f"it is not XML: {error}") from error
+        raise Broken(f"its file is not XML: {error}") from error
     if not objects.found and "<annotation" not in text:
         raise Broken("expected a Pascal VOC annotation")
     return objects.found
 
 
 def _refuse(*_: Any) -> None:
-    raise Broken("it declares entities")
+    raise Broken("its file declares entities")
 
 
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise Broken(f"it has more than {_MOST_BYTES:,} bytes")
+            raise Broken(f"its file has more than {_MOST_BYTES:,} bytes")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Broken("it is not UTF-8 text") from error
+        raise Broken("its file is not UTF-8 text") from error
     except OSError as error:
-        raise Broken(f"it cannot be read: {describe(error)}") from error
+        raise Broken(f"its file cannot be read: {describe(error)}") from error

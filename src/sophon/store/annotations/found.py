@@ -24,8 +24,8 @@ class Found:
 
     Args:
         fields: The fields that were found.
-        values: The bytes of each field, by its name.
-        problems: Why a sample has no values; "" if it has some.
+        values: The bytes of each field, by field name.
+        problems: Why each sample has no values; "" if it has some.
         classes: Names of the labels, if known.
         columns: Further columns.
         sources: Files and folders that were read: names, sizes (-1 for folders), mtimes and ctimes.
@@ -58,7 +58,7 @@ def floats(numbers: Iterable[Any], what: str) -> bytes:
     """Return numbers as float32, in little-endian byte order.
 
     Raises:
-        Broken: One of them is not a finite number.
+        Broken: A number is not finite.
     """
     found = list(numbers)
     for number in found:
@@ -71,7 +71,7 @@ def integers(numbers: Sequence[Any], what: str) -> bytes:
     """Return numbers as int64.
 
     Raises:
-        Broken: One of them is not an integer.
+        Broken: A number is not an integer.
     """
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:

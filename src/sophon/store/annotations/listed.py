@@ -96,7 +96,7 @@ class ListedStore(AnnotatedStore):
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether neither the listing nor a folder that holds files has changed since."""
+        """Return whether neither the listing nor a folder that holds files has changed since the scan."""
         return ListingStore.unchanged(path, manifest)
 
 
@@ -112,7 +112,7 @@ def _kind_of(name: str, files: list[str]) -> str:
 
 
 def _examined(root: Path, said: str | None) -> tuple[str, int, str]:
-    """Return a file's path in its shortest form, its size, and the problem with it; "" if there is none."""
+    """Return a file's path in its shortest form, its size, and what is wrong with it; "" if nothing is."""
     if said is None or not said.strip() or "\0" in said:
         return "", 0, "its row names no file"
     short = posixpath.normpath(said)

@@ -80,7 +80,7 @@ class AnnotatedStore(Store):
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether neither a folder nor an annotation file has changed since."""
+        """Return whether neither a folder nor an annotation file has changed since the scan."""
         sources = manifest.sources.to_pylist()
         try:
             check_inside(manifest)
@@ -200,7 +200,7 @@ def by_stem(
 
 
 def files_beside(root: Path, folder: str, stems: list[str], field: Field, there: ByStem) -> Found:
-    """Return the paths of the files of a field, with their sizes as a column.
+    """Return the paths of a field's files, with their sizes as a column.
 
     Args:
         root: The data set.
@@ -210,6 +210,13 @@ def files_beside(root: Path, folder: str, stems: list[str], field: Field, there:
         there: Contents of the folder.
     """
     files, folders = there
+    if files and stems and not any(stem in files for stem in stems):
+        name = next(iter(files.values()))[0]
+        raise StoreError(
+            f"{root / folder}: no {field.name} is named after a picture: expected names such as "
+            f"'{stems[0]}{posixpath.splitext(name)[1]}', found '{posixpath.basename(name)}'; rename them, or give a "
+            f"listing with ?fields=image,{field.name}"
+        )
     found = Found((field,), columns={"bytes": []})
     for stem in stems:
         path, size = files.get(stem, ("", 0))
@@ -223,7 +230,7 @@ def files_beside(root: Path, folder: str, stems: list[str], field: Field, there:
 def _boxes(root: Path, said: str, names: list[str]) -> tuple[list[int], Found]:
     place = root / said
     if not place.is_dir():
-        source = source_of(root, said)  # before it is read: a change in between makes the manifest stale, not wrong
+        source = source_of(root, said)  # taken before reading: a change in between makes the manifest stale, not wrong
         listed, found = read_coco(place, names)
         found.sources.append(source)
         return listed, found
@@ -308,7 +315,7 @@ def manifest_of(
 
 
 def source_of(root: Path, name: str) -> tuple[str, int, int, int]:
-    """Return the size and times of a file or folder, by which a manifest knows whether it has changed."""
+    """Return the size and times of a file or folder, by which a manifest detects changes."""
     stat = (root / name).stat()
     size = -1 if stat_flags.S_ISDIR(stat.st_mode) else stat.st_size
     return name, size, stat.st_mtime_ns, stat.st_ctime_ns

@@ -1,8 +1,8 @@
 """Volumes in one folder and their labels in another: ``data?images=imagesTr&labels=labelsTr``.
 
-This is the layout of the Medical Segmentation Decathlon. A sample is an image and the label of the same name;
-with ``foreground=`` also the index of the label's foreground (`sophon index`), which is found automatically in the
-folder of that name.
+This is the layout of the Medical Segmentation Decathlon. A sample is an image and the label of the same name; with
+``foreground=FOLDER``, also the index of the label's foreground (`sophon index`). A folder named ``foreground`` is used
+by default.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class VolumeStore(AnnotatedStore):
         stems = [stem_of(name) for name in base.ids.to_pylist()]
         there = by_stem(path, labels, SUFFIXES[VOLUME], stem_of)
         files = [files_beside(path, labels, stems, Field(LABEL, VOLUME), there)]
-        files[0].sources.append(source_of(path, "."))  # where an index may appear
+        files[0].sources.append(source_of(path, "."))  # a folder of indexes may appear in it
         index = told.get("foreground", FOREGROUND if (path / FOREGROUND).is_dir() else "")
         if index:
             index = inside(path, "foreground", index)

@@ -43,17 +43,17 @@ class Account:
     """Sums over all requests of this process.
 
     Attributes:
-        gets: Requests for objects or parts of them that were answered.
-        get_bytes: Bytes returned by these.
-        index_bytes: How many of those were window indexes.
+        gets: Answered requests for objects or ranges of objects.
+        get_bytes: Bytes that these requests returned.
+        index_bytes: Bytes of window indexes among them.
         lists: Pages of listings.
         heads: Requests for the metadata of single objects.
         retries: Requests repeated after a failure.
         slow_downs: How often an object store asked for fewer requests.
         hedges: Second requests for late answers; not counted in `gets`.
-        hedge_bytes: Bytes requested by these.
+        hedge_bytes: Bytes that the second requests asked for.
         hedges_won: Second requests answered before the first.
-        get_s: Total seconds of requests, with concurrent ones added up.
+        get_s: Sum of the seconds that each of these requests took, even if they overlapped.
     """
 
     gets: int = 0
@@ -89,7 +89,7 @@ class Account:
             self.hedge_bytes += size_bytes
 
     def add(self, name: str, amount: int = 1) -> None:
-        """Count something else."""
+        """Add to any other of the sums."""
         with self._lock:
             setattr(self, name, getattr(self, name) + amount)
 

@@ -1,16 +1,16 @@
-"""Requests to one bucket: parts of objects by their ETag, and listings; retried where that helps.
+"""Requests to one bucket: ranges of objects, checked by ETag, and listings; retried where that helps.
 
-If the client is inconsistent with the following, it is a bug:
+A client that breaks any of these rules has a bug:
 
 - `get` returns bytes of exactly the object that was listed, or raises: every request names its ETag or version
   (If-Match), and the ETag of the answer is checked too, since some servers ignore If-Match. Where a server has no ETags
-  (plain HTTP), size and time of the answer are compared.
+  (plain HTTP), the size and time in the answer are compared.
 - A request that fails for a transient reason is retried for `PATIENCE_S`, at growing, randomised intervals.
 - Rejected credentials are looked up again, once for each request that fails because of them.
 - Messages never contain a key, a token, a signature or a URL with one.
 
-Concurrency: any thread may use it. The connections belong to obstore, which opens them when needed; a forked child has
-its own (`library`).
+Concurrency: any thread may use a client. The connections belong to obstore, which opens them when needed; a forked
+child has its own (`library`).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ PATIENCE_S: Final = 60.0  # a server restart or a minute of 503s should not stop
 FIRST_PATIENCE_S: Final = 5.0  # until the first answer: the address or the network may be wrong
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 _CONNECT_S: Final = 5
-_ANSWER_S: Final = 60  # for all of an answer; pieces are small
-_PAGE: Final = 1000  # objects that a server lists at once
+_ANSWER_S: Final = 60  # for a whole answer; the requested ranges are small
+_PAGE: Final = 1000  # objects per page of a listing
 _MOST_OBJECTS: Final = 1 << 25  # below one prefix; three times as many as we plan for
 LEVEL_S: Final = 600.0  # for the folders and objects of one level: ten million at the pace of common servers
-_WHOLE_BYTES: Final = 64 << 20  # largest object that is read whole where a server gives no parts
+_WHOLE_BYTES: Final = 64 << 20  # largest object that is read whole if a server does not support ranges
 _RENEWALS: Final = 3  # tries with freshly loaded credentials: a rotation may be a moment late
 _RENEW_S: Final = 1.0
 
@@ -91,15 +91,15 @@ class Client:
         """Return bytes of an object.
 
         Args:
-            key: Its name.
+            key: Name of the object.
             start: First byte.
             length: Number of bytes.
-            etag: ETag of the object that was listed.
-            version: Version of the object that was listed, if the bucket keeps versions.
-            of: Size of the object that was listed, if known; reading all of it then needs no range.
+            etag: ETag that the object had when it was listed.
+            version: Version that was listed, if the bucket keeps versions.
+            of: Size of the object when it was listed, if known; reading all of it then needs no range.
 
         Raises:
-            ObjectError: It cannot be read, or is not the one that was listed.
+            ObjectError: The object cannot be read, or has changed since it was listed.
         """
         if length == 0:
             return memoryview(b"")
@@ -108,7 +108,7 @@ class Client:
 
     def _counted(self, *wanted: Any) -> memoryview:
         began_s = time.monotonic()
-        if self.hedge.late_s is None:  # the common case, which needs no objects for a second request
+        if self.hedge.late_s is None:  # the common case: nothing to set up for a second request
             found = self._get(*wanted)
         else:
             found = self.hedge.call(partial(self._get, *wanted), partial(ACCOUNT.hedged, wanted[2]))
@@ -128,7 +128,7 @@ class Client:
             options["range"] = (start, start + length)
         try:
             answer = library().get(self._opened(), key, options=options)
-            meta = answer.meta  # the server generates it for every request
+            meta = answer.meta  # obstore builds `meta` anew at every access
             if meta["e_tag"] != etag and _etag(meta) != etag:
                 raise ObjectError(Verdict.CHANGED)
             if not as_part and meta["size"] > max(_WHOLE_BYTES, length):
@@ -146,7 +146,7 @@ class Client:
         """Return the metadata of an object.
 
         Raises:
-            ObjectError: It does not exist, or the server cannot be reached.
+            ObjectError: The object does not exist, or the server cannot be reached.
         """
         ACCOUNT.add("heads")
         return _object(self._patiently(lambda: library().head(self._opened(), key)))
@@ -266,7 +266,7 @@ class Client:
 
     def _look_up_anew(self) -> None:
         with self._lock:
-            if time.monotonic() - self._made_s > _RENEW_S / 2:  # another thread may just have done so
+            if time.monotonic() - self._made_s > _RENEW_S / 2:  # otherwise another thread has just done so
                 self._store = None
 
 
@@ -303,7 +303,7 @@ def quoted(etag: str) -> str:
 
 
 def _make(address: Address) -> Any:
-    """Return obstore's own object for a bucket, set not to retry by itself, since this module must see a 503."""
+    """Return obstore's own object for a bucket, with its own retries off, since this module must see a 503."""
     library()
     import obstore.store as stores  # after `library`, which may have replaced it
 

@@ -1,8 +1,8 @@
 """Credentials for object stores: the usual environment variables, profiles and roles.
 
-obstore reads the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``) and asks the machine (instance and container roles,
-web identities) by itself. It does not read the profiles in ``~/.aws``: those are read here, or by boto3 if a profile is
-more than a pair of keys. Values are looked up again whenever a client is created; see `Client.renew`.
+obstore itself reads the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``) and asks the machine (instance and container
+roles, web identities). It does not read the profiles in ``~/.aws``; this module does, or boto3 if a profile is more
+than a pair of keys. Values are looked up again whenever a client is created; see `Client.renew`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
         except OSError:
             continue
         except (configparser.Error, UnicodeDecodeError) as error:
-            # The error would contain its text.
+            # The error's message would quote the file.
             raise ConfigError(f"{file} cannot be read ({type(error).__name__}); correct it") from None
         if parser.has_section(section):
             found |= dict(parser.items(section))

@@ -2,7 +2,7 @@
 
 Columns: ``key``, ``size``, ``etag``, ``version`` if the bucket keeps versions, ``label``, ``column/NAME`` for further
 columns, and ``location/NAME`` for samples inside shards. The rest of a manifest is in the file's metadata. Opening a
-data set reads it once and keeps a copy as Arrow in the cache.
+data set reads this file once and keeps a copy as Arrow in the cache.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def write_manifest(manifest: Manifest, place: Path | Address) -> None:
     """Write a manifest as Parquet, to a file or into a bucket.
 
     Raises:
-        ArtifactError: It cannot be written there.
+        ArtifactError: The manifest cannot be written.
     """
     table = manifest.to_table()
-    said = table.schema.metadata  # which is lost in the next step
+    said = table.schema.metadata  # the next step loses it
     table = table.rename_columns([_NAMES.get(name, name) for name in table.column_names])
     binary = {name: pa.string() for name in ("etag", "version") if name in table.column_names}
     for name, kind in binary.items():
@@ -60,11 +60,11 @@ def read_manifest(place: str | Address, found: Object | None = None) -> Manifest
     """Return a manifest that was written as Parquet.
 
     Args:
-        place: Where it is.
-        found: The object there, if known.
+        place: Path or address of the manifest.
+        found: Its object, if it has already been looked up.
 
     Raises:
-        ArtifactError: It does not exist or is damaged.
+        ArtifactError: The manifest does not exist or is damaged.
     """
     try:
         if isinstance(place, str) and not is_address(place):

@@ -1,10 +1,10 @@
 """Second requests for late answers.
 
 Handing a request to another thread costs about 50 µs, which does not pay off with a quick server. So requests are made
-by the thread that needs them until stragglers appear: one in a hundred takes four times the median, and long enough to
-matter. From then on each request runs in another thread, which is kept for the next one; if it is not answered within
-the time that 95 % of them take, a second one is made, and the first answer is used. Once there are no stragglers,
-requests are made directly again.
+by the thread that needs them until stragglers appear: one request in a hundred takes four times the median, and long
+enough to matter. From then on each request runs in another thread, which is kept for later requests. If a request is
+not answered within the time that 95 % of requests take, it is made a second time, and the first answer is used. Once
+there are no stragglers, requests are made directly again.
 
 Concurrency: one object is shared by all threads; a lost update does no harm. Idle threads end after `_IDLE_S`.
 """
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _LATEST: Final = 256
 _ENOUGH: Final = 100  # requests before anything is known about the slowest
-_IDLE_S: Final = 0.2  # that a thread waits for the next request
+_IDLE_S: Final = 0.2  # how long an idle thread waits for a request
 _EVERY: Final = 32  # requests between two checks
 _TIMES: Final = 4.0
 _MATTERS_S: Final = 0.1
@@ -43,7 +43,7 @@ class _Threads:
         self._lock = threading.Lock()
         # No SimpleQueue: with several readers its `get` may wait forever once its timeout is over (CPython 3.11).
         self._jobs: Queue[Callable[[], None]] = Queue()
-        self._idle = 0  # threads that wait and have no job promised to them
+        self._idle = 0  # waiting threads that no job has been assigned to
 
     def start(self, job: Callable[[], None]) -> None:
         """Run a job in an idle thread, or in a new one."""
@@ -59,7 +59,7 @@ class _Threads:
     def _work(self, job: Callable[[], None], jobs: Queue[Callable[[], None]]) -> None:
         while True:
             job()
-            del job  # and with it what was read
+            del job  # frees the bytes that were read
             with self._lock:
                 self._idle += 1
             try:
@@ -69,7 +69,7 @@ class _Threads:
                     if self._idle > 0:
                         self._idle -= 1
                         return
-                job = jobs.get()  # promised to this thread just now
+                job = jobs.get()  # assigned to this thread just now
 
 
 class Hedge:
@@ -88,7 +88,7 @@ class Hedge:
         self._threads = _Threads()
 
     def call(self, request: Callable[[], T], on_second: Callable[[], None]) -> T:
-        """Make a request, and possibly a second one, for which `on_second` is called."""
+        """Make a request; if a second one is made, call `on_second`."""
         late_s = self.late_s
         if late_s is None or self._seconds > _MOST_SHARE * self._seen:
             return request()

@@ -34,14 +34,14 @@ def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress |
     """Return the objects below a prefix from an inventory.
 
     Args:
-        place: Path or address of its ``manifest.json``.
+        place: Path or address of the inventory's ``manifest.json``.
         prefix: Prefix of the objects' keys.
-        bucket: The bucket it must belong to.
+        bucket: The bucket that the inventory must list.
         on_progress: Called from time to time with the number of objects found.
 
     Raises:
-        StoreError: It cannot be read, or lacks sizes or ETags.
-        ConfigError: It belongs to another bucket.
+        StoreError: The inventory cannot be read, or lacks sizes or ETags.
+        ConfigError: The inventory lists a different bucket.
     """
     read = _reader(place)
     try:
@@ -68,7 +68,7 @@ def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress |
 
 
 def _reader(place: str) -> Callable[[str | None], bytes]:
-    """Return a function that reads the manifest (None) or one of its files, named relative to bucket or folder."""
+    """Return a function that reads the manifest (None) or one of its files, named relative to its bucket or folder."""
     if is_address(place):
         address = parse_address(place)
         client = client_of(address)
@@ -100,7 +100,7 @@ def _csv(data: bytes, columns: list[str]) -> Iterator[dict[str, Any]]:
         if len(row) != len(names):
             raise ValueError(f"a row has {len(row)} columns, expected {len(names)}")
         found: dict[str, Any] = dict(zip(names, row, strict=True))
-        found["key"] = unquote_plus(found["key"])  # as S3 writes it in CSV, and only there
+        found["key"] = unquote_plus(found["key"])  # S3 quotes keys in CSV, but not in Parquet
         yield found
 
 

@@ -1,7 +1,7 @@
 """Records the progress of listing a bucket in a file, so that an interrupted listing can continue.
 
-A file of frames: length and CRC-32 of a piece, then the piece as an Arrow IPC stream, with the folder and whether it is
-done in its schema's metadata. Reading stops at the first truncated or damaged frame.
+A file of frames: length and CRC-32 of a piece, then the piece as an Arrow IPC stream, whose schema metadata name the
+folder and say whether it is done. Reading stops at the first truncated or damaged frame.
 """
 
 from __future__ import annotations

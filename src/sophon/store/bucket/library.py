@@ -1,10 +1,10 @@
 """obstore, the object store library: imported when needed, and loaded again after a fork.
 
-Its threads do not exist in a forked child, where every call would wait for them forever. So a child whose parent has
-used the library loads a second copy of it from memory: to the dynamic linker this is another file, with its own threads
-and connections. Forked children of a process that has not used it yet need no copy.
+obstore's threads do not exist in a forked child, where every call would wait for them forever. So a child whose parent
+has used obstore loads a second copy of it from memory: to the dynamic linker this is a different file, with its own
+threads and connections. If the parent has not used obstore yet, the child needs no copy.
 
-Concurrency: any thread may call it; the first one loads the library.
+Concurrency: any thread may call `library`; the first call loads obstore.
 """
 
 from __future__ import annotations
@@ -84,6 +84,6 @@ def library() -> Any:
     """Return obstore, ready for use in this process.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: obstore is not installed.
     """
     return _LIBRARY.get()

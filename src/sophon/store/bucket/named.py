@@ -23,7 +23,7 @@ from sophon.store.listing.rows import Listing, read_listing
 from sophon.store.listing.where import matches
 from sophon.store.manifest import NO_LABEL, Manifest
 
-_HEADS = 32  # at once
+_HEADS = 32  # concurrent requests
 
 
 def listing_manifest(
@@ -38,7 +38,7 @@ def listing_manifest(
     Args:
         client: Client of the bucket.
         address: Address of the listing.
-        existing: Objects below its folder by name; None if the server cannot list them, and each is looked up.
+        existing: Objects in the listing's folder, by name; None if the server cannot list them: each is then looked up.
         options: The options after the address.
         folder_labels: Manifest of the folder without the listing; its classes are used if the listing has no labels.
 
@@ -102,7 +102,7 @@ def _read(client: Client, address: Address, options: Mapping[str, str]) -> Listi
 def _found(
     client: Client, folder: Address, wanted: list[str], existing: dict[str, Object] | None
 ) -> list[Object | None]:
-    """Return the object for each name; if the first does not exist, all names may lack a file name ending."""
+    """Return the object for each name; if the first does not exist, try all names with a file name ending added."""
     if existing is None:
         with ThreadPoolExecutor(_HEADS, "sophon-head") as pool:
             return list(pool.map(lambda name: _head(client, folder.root + name), wanted))

@@ -1,6 +1,6 @@
 """Objects as samples: class folders with pictures in torchvision's order, or pictures without classes.
 
-The same objects give the same manifest as files of these names in a folder.
+Objects give the same manifest as files with the same names in a folder.
 
 Limits:
     A manifest is a list of objects with their ETags. Objects added later are not noticed until the data set is listed
@@ -32,7 +32,7 @@ REMEDIES = {
     Verdict.MISSING: "Restore it, or list the data set again with `sophon manifest`.",
     Verdict.CHANGED: "Restore the earlier one, or list the data set again with `sophon manifest`.",
     Verdict.RENEW: "Check its permissions, and the credentials in the environment.",
-    Verdict.WHOLE: "Use another server.",
+    Verdict.WHOLE: "Use a server that supports range requests.",
 }
 _REMEDY = "Check the network and the object store."
 
@@ -61,11 +61,11 @@ class BucketStore(Store):
     @classmethod
     def scan(cls, path: Address, on_progress: Progress | None = None) -> Manifest:  # type: ignore[override]
         """Raise: `bucket.table` lists data sets in buckets by their kind."""
-        raise NotImplementedError(f"{path} is listed by its kind, with {on_progress} as its callback")
+        raise NotImplementedError(f"{path} is listed by `bucket.table`; {on_progress} is not called")
 
     @classmethod
     def unchanged(cls, path: Address, manifest: Manifest) -> bool:  # type: ignore[override]  # noqa: ARG003
-        """Return True: opening lists nothing, and an object that has changed since cannot be read."""
+        """Return True: opening lists nothing, and an object changed since it was listed cannot be read."""
         return True
 
     def key(self, index: int) -> str:
@@ -80,7 +80,7 @@ class BucketStore(Store):
         return self._etags(index).decode()
 
     def identity(self, index: int) -> bytes:
-        """Return 8 bytes that identify key, size and ETag of a sample's object."""
+        """Return 8 bytes that identify the key, size and ETag of a sample's object."""
         return named(self._ids(index).decode(), int(self.manifest.sizes[index]), self.etag(index))
 
     def changed_ns(self, index: int) -> int:

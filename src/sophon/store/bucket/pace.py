@@ -1,9 +1,9 @@
-"""Limits concurrent requests, and lowers the limit when an object store asks for that.
+"""Limits concurrent requests, and lowers the limit when an object store asks for fewer.
 
-The limit is halved at a 503 SlowDown (at most once a second, since all running requests may get one), and grows by one
-after as many answers as the limit, as in TCP.
+The limit is halved on a 503 SlowDown (at most once a second, since all running requests may get one), and grows by one
+after as many answers as its current value, as in TCP.
 
-Concurrency: a thread that wants to make a request waits here until it may.
+Concurrency: a thread waits in `enter` until it may make its request.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Pace:
     """The requests of one process.
 
     Args:
-        most: Number of concurrent requests.
-        most_bytes: Bytes that these may request; one request is always allowed.
+        most: Highest number of concurrent requests.
+        most_bytes: Highest number of bytes that they may request together; one request is always allowed.
     """
 
     def __init__(self, most: int = MOST_GETS, most_bytes: int = MOST_BYTES) -> None:
@@ -47,7 +47,7 @@ class Pace:
         return self._limit
 
     def enter(self, size_bytes: int) -> None:
-        """Wait until one more request may be made; call `leave` after it, whatever its result."""
+        """Wait until one more request may be made; call `leave` afterwards, whatever the result."""
         with self._free:
             while not self._may(size_bytes):
                 self._free.wait()

@@ -1,4 +1,4 @@
-"""Tar and Parquet shards in object stores: the file-based stores, reading parts of objects instead.
+"""Tar and Parquet shards in object stores: the file-based stores, reading ranges of objects instead of files.
 
 Concurrency: only obstore's connections are kept open.
 """
@@ -28,9 +28,9 @@ from sophon.store.store import Progress
 from sophon.store.tar import TarStore, scan_tars
 
 _SCANS: Final = 8  # shards listed at once
-_AHEAD_BYTES: Final = 1 << 20  # of a tar while it is listed: one request returns many headers
+_AHEAD_BYTES: Final = 1 << 20  # per request while a tar is listed: returns many headers
 _HEADER_BYTES: Final = 4096
-_LARGE: Final = 4  # consecutive members larger than a piece, after which only their headers are read
+_LARGE: Final = 4  # after this many consecutive members larger than `_AHEAD_BYTES`, only headers are read
 
 
 class BucketShards:
@@ -89,7 +89,7 @@ class BucketTarStore(TarStore):
         return BucketShards(path, sources)
 
     def identity(self, index: int) -> bytes:
-        """Return 8 bytes that identify a sample's shard and its position in it."""
+        """Return 8 bytes that identify a sample's shard and the sample's position in the shard."""
         shard = self._files.objects[int(self._shards[index])]  # type: ignore[attr-defined]
         offset, size = (int(part[index]) for part in self._places[0])
         return named(shard.etag, shard.size, offset, size)
@@ -108,7 +108,7 @@ class BucketTarStore(TarStore):
 
     @classmethod
     def unchanged(cls, path: Any, manifest: Manifest) -> bool:  # noqa: ARG003
-        """Return True: opening lists nothing, and a shard that has changed since cannot be read."""
+        """Return True: opening lists nothing, and a shard changed since it was listed cannot be read."""
         return True
 
 
@@ -135,7 +135,7 @@ class BucketParquetStore(ParquetStore):
 
     @classmethod
     def unchanged(cls, path: Any, manifest: Manifest) -> bool:  # noqa: ARG003
-        """Return True: opening lists nothing, and a shard that has changed since cannot be read."""
+        """Return True: opening lists nothing, and a shard changed since it was listed cannot be read."""
         return True
 
 

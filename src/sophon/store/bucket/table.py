@@ -49,14 +49,14 @@ def open_manifest(
     """Return the manifest of the data set at an address: a stored one, or a new one made by listing.
 
     Raises:
-        ConfigError: Nothing exists there, or it is not a data set, or an option is wrong.
+        ConfigError: There is nothing at the address, or no data set, or an option is wrong.
         StoreError: The data set is empty or damaged, or the object store cannot be reached.
     """
     told = dict(options)
     place: str | Address | None = told.pop("manifest", None)
     key, found = cache_key(address, told), None
-    selects = "where" in told and not _is_listing(address)  # selection is done afterwards
-    if place is None and len(told) == selects:  # otherwise it lists other samples
+    selects = "where" in told and not _is_listing(address)  # rows are selected afterwards
+    if place is None and len(told) == selects:  # with further options the manifest would differ
         found = _beside(address)
         place = None if found is None else beside(address)
     if place is not None:
@@ -83,7 +83,7 @@ def _beside(address: Address) -> Object | None:
 
 
 def _told(place: str | Address) -> Object | None:
-    """Return the values that tell a user-named manifest from an earlier one at the same place, if it exists."""
+    """Return the size and times, or ETag, that distinguish a manifest from an earlier one at the same place."""
     try:
         if isinstance(place, str) and not is_address(place):
             stat = Path(place).stat()
@@ -123,7 +123,7 @@ def list_manifest(
 
     Args:
         address: The data set.
-        journal: File that records the progress of the listing; removed when it is done.
+        journal: File that records the progress of the listing; removed when the listing is complete.
         inventory: Path or address of the ``manifest.json`` of an S3 Inventory, which is read instead of listing.
         on_progress: Called from time to time.
     """
@@ -144,7 +144,7 @@ def list_manifest(
 
 
 def cache_key(address: Address, options: Mapping[str, str]) -> str:
-    """Return the other settings that determine the result at an address: options and the server."""
+    """Return the settings that determine the manifest besides the address: the options and the server."""
     parts = [f"{name}={value}" for name, value in sorted(options.items()) if name != "where" or _is_listing(address)]
     return "\0".join([*parts, f"endpoint={endpoint_of(address.scheme)}"])
 

@@ -27,7 +27,7 @@ class Piece:
     """Some of the objects below one folder.
 
     Args:
-        folder: Their folder, as a prefix of their names.
+        folder: The folder, as a prefix of the objects' names.
         objects: Objects in the order of their names, after those of earlier pieces.
         last: Name of the last object so far; "" if there is none.
         is_done: Whether these are the last objects of the folder.
@@ -59,7 +59,7 @@ def walk(
     Args:
         client: Client of the bucket.
         prefix: Prefix with a slash at its end, or "" for the whole bucket.
-        known: Folders listed earlier, fully or in part; that part is not listed again.
+        known: Folders listed earlier, fully or in part; what was listed is not listed again.
         first_level: Folders and objects directly below the prefix, if known.
         on_folders: Called with all folders that are listed separately.
     """

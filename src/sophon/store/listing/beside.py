@@ -21,7 +21,7 @@ def find_listing(folder: Path, told: str | None) -> Path | None:
         told: Name of the listing, in the folder or next to it; "none" for no listing; by default it is searched for.
 
     Raises:
-        ConfigError: There are several, or the named one does not exist.
+        ConfigError: There are several listings, or the named one does not exist.
     """
     if told == NONE:
         return None

@@ -25,13 +25,13 @@ _STEP: Final = 4096  # files between two reports
 
 @dataclass
 class Files:
-    """The files of a listing's rows.
+    """The files that a listing's rows name.
 
     Args:
         paths: Paths relative to the root, one per selected row.
         sizes: Sizes of the files, in bytes.
-        rows: Which rows of the listing these are.
-        folders: All folders that hold one of them, relative to the root, with their mtimes and ctimes.
+        rows: The row of the listing for each file.
+        folders: All folders that hold listed files, relative to the root, with their mtimes and ctimes.
         elsewhere: How many rows name files outside the folder, or files that do not exist; counted only if the listing
             was found next to a folder, since it may cover more than that folder.
     """
@@ -47,7 +47,7 @@ def inside(path: str, listing: Listing, index: int) -> str:
     """Return a row's path in its shortest form, relative to the listing.
 
     Raises:
-        StoreError: It is empty, absolute, an address, or leads out of the folder of the listing.
+        StoreError: The path is empty, absolute, an address, or leads out of the listing's folder.
     """
     problem = ""
     if not path or not path.strip():
@@ -116,7 +116,7 @@ def find_files_of(
         paths: Paths of all rows.
         rows: Rows that are wanted.
         root: The folder.
-        existing: The files in it by path, with their sizes.
+        existing: The files in the folder by path, with their sizes.
 
     Raises:
         StoreError: A path leads out of the folder of the listing, or a file is named twice; the message names the row.

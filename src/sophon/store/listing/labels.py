@@ -1,4 +1,4 @@
-"""Turns the label column of a listing into numbers, sorted classes, or just another column."""
+"""Turns the label column of a listing into numbers or sorted classes, or leaves it as an ordinary column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sophon.store.manifest import NO_LABEL
 from sophon.store.pages.identity import Int64Array
 
 _SEPARATORS: Final = ("|", ";", ",")
-_PLURAL: Final = ("labels", "tags", "classes", "categories")  # several words in such a column mean several labels
+_PLURAL: Final = ("labels", "tags", "classes", "categories")  # in such a column, several words mean several labels
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""A part of a data set: every n-th of its samples, in the order of their ids.
+"""A part of a data set: every n-th sample, in the order of the ids.
 
-Sample number i of all ids, sorted, is in part 1 + i mod n of n. So the sizes of parts differ by at most one sample, and
+With all ids sorted, sample i is in part 1 + i mod n of n. So the sizes of parts differ by at most one sample, and
 all nodes have work at the same time in any epoch order, shuffled or not. The division depends only on the ids: nodes
-that list the same files divide them in the same way, and each tells trainers the fingerprint of the whole, so that a
-node with different files is noticed.
+that list the same files divide them in the same way, and each node tells trainers the fingerprint of the whole data
+set, so a node with different files is noticed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sophon.errors import ConfigError
 from sophon.store.pages.columns import whole
 from sophon.store.store import Store
 
-MOST_PARTS = 4096  # of one data set; a loader tells 65,535 combinations of holders apart
+MOST_PARTS = 4096  # per data set; a loader can distinguish 65,535 combinations of holders
 _TEXT = re.compile(r"(\d{1,6}|ordinal)/(\d{1,6})")
 _ORDINAL = re.compile(r"-(\d{1,6})$")
 
@@ -50,8 +50,8 @@ class Part:
     def parse(cls, text: str) -> Part:
         """Parse a part such as ``3/8``.
 
-        ``ordinal/8`` takes the number at the end of this host's name, which counts from 0, as the pods of a Kubernetes
-        StatefulSet are named.
+        With ``ordinal/8``, the part is the number at the end of this host's name, counted from 0, as in the pod names
+        of a Kubernetes StatefulSet.
 
         Raises:
             ConfigError: The text is not a part.
@@ -69,7 +69,7 @@ class Part:
 
 
 def part_of(store: Store, part: Part) -> Store:
-    """Return a store with one part of a data set, which knows the whole.
+    """Return a store with one part of a data set; it records the fingerprint of the whole.
 
     Raises:
         ConfigError: There are fewer samples than parts.

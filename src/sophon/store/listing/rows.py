@@ -22,7 +22,7 @@ PATH_NAMES: Final = (
     *("path", "file", "file_name", "filename", "file_path", "filepath", "relative_path", "image", "image_path"),
     *("image_file", "image_name", "img", "img_path", "img_name", "picture", "audio", "audio_path"),
 )
-# A name without the ending of a file, as in Kaggle's competitions; see `files`.
+# Columns of file names without their ending, as in Kaggle's competitions; see `files`.
 ID_NAMES: Final = ("id", "image_id", "img_id", "id_code", "file_id", "name", "key")
 LABEL_NAMES: Final = (
     *("label", "labels", "class", "class_id", "class_name", "target", "category", "category_id", "cls", "y"),
@@ -41,8 +41,8 @@ class Listing:
         table: Its columns, one row per sample.
         path: Name of the column that holds the paths.
         label: Name of the column that holds the labels, if there is one.
-        first_row: The number of the first row, as users count.
-        counts_lines: Whether that number is a line of the file.
+        first_row: Number of the first row, as shown to users.
+        counts_lines: Whether row numbers are line numbers of the file.
         size_bytes: Size of the file in bytes, taken before it was read.
         mtime_ns: Its modification time, taken before it was read.
         ctime_ns: Its change time, which users cannot set, taken at the same moment.

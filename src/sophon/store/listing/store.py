@@ -1,8 +1,8 @@
 """A listing: files that a CSV, JSON lines or Parquet file names, with labels and further columns.
 
 The user gives the listing itself, or a folder of files that has a listing inside (Hugging Face's ``metadata.csv``) or
-next to it (Kaggle's ``labels.csv``). Samples are in the order of the rows. The numbers of classes come from all rows,
-so that two selections of one listing agree on them.
+next to it (Kaggle's ``labels.csv``). Samples are in the order of the rows. Classes are numbered over all rows, so two
+selections of one listing agree on the numbers.
 
 Limits:
     As for folders: a cached manifest is trusted as long as neither the listing nor a folder's time changes. A link in
@@ -68,7 +68,7 @@ class ListingStore(FolderStore):
 
     @classmethod
     def unchanged(cls, path: Path, manifest: Manifest) -> bool:
-        """Return whether neither the listing nor a folder that holds files has changed since."""
+        """Return whether neither the listing nor a folder that holds files has changed since the scan."""
         root = path if path.is_dir() else path.parent
         try:
             check_inside(manifest)

@@ -24,13 +24,13 @@ class FileSet:
     """The files behind an object's samples, and the transforms that the object applies to them.
 
     Args:
-        store: Where the bytes are; labels are indexes into `targets` if those are given, and otherwise the targets
+        store: Where the bytes are. Its labels are indexes into `targets` if these are given, and otherwise the targets
             themselves.
         title: Description of the object, in words.
         transform: A callable that the object applies to pictures.
         target_transform: A callable that the object applies to targets.
         targets: One per sample, if they are not all integers.
-        decode: Arguments with which `Decode` gives the object's pictures.
+        decode: Arguments for `Decode` that give the same pictures as the object.
         item: Returns (picture, target) of one sample as the object gives them, before it transforms them; None if they
             should not be compared.
         refusal: Why the object's transforms cannot be used although its files can; "" if they can.

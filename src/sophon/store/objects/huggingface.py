@@ -34,7 +34,8 @@ def files_of_huggingface(data: Any, picture: str | None = None, label: str | Non
         label: The label column; by default it is found by its feature or name.
 
     Raises:
-        ConfigError: It has several splits or no index, or the column is ambiguous; the message says what to try.
+        ConfigError: The data set has several splits or no index, or the column is ambiguous; the message says what to
+            try.
         StoreError: A row has no picture.
     """
     kind = type(data).__name__

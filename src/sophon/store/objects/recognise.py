@@ -42,7 +42,7 @@ def from_dataset(
 ) -> FileSet:
     """Describe your own map-style data set as files, for `DataLoader` and `RemoteDataset`.
 
-    When it is used, the first, middle and last sample are compared with those of the object.
+    When the result is first used, its first, middle and last samples are compared with those of the object.
 
     Args:
         data: The data set: anything with a length. A torchvision or Hugging Face data set needs no other argument.
@@ -52,10 +52,10 @@ def from_dataset(
         transform: A callable for the picture; by default the object's attribute `transform`.
         target_transform: A callable for the target; by default the object's attribute of that name.
         decode: The mode in which the object opens its pictures; see `ops.Decode`.
-        check: Whether to compare; turn this off if a sample of the object is not (picture, target).
+        check: Whether to compare samples; turn this off if a sample of the object is not (picture, target).
 
     Raises:
-        ConfigError: It cannot be represented; the message says why.
+        ConfigError: The data set cannot be represented; the message says why.
         StoreError: A file does not exist.
     """
     if is_huggingface(data):

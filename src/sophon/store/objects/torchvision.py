@@ -25,8 +25,8 @@ def files_of_torchvision(data: Any) -> FileSet:
     """Return the files of a torchvision data set.
 
     Raises:
-        ConfigError: It does not consist of picture files, or does something that is not supported here; the message
-            says what to try.
+        ConfigError: The data set does not consist of picture files, or does something that is not supported here; the
+            message says what to try.
     """
     name = type(data).__name__
     title = f"torchvision's {name}"

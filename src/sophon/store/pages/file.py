@@ -12,12 +12,12 @@ Layout, all numbers little-endian::
     footer       length of the directory, uint64 | its SHA-256 | b"sophonM4"
 
 The page table has a SHA-256 of the ids of each page and one of its other columns (16 bytes each). The fingerprint
-of a data set is a hash over the former (`fingerprint_from`), so that a file can be matched to its fingerprint without
+of a data set is a hash over the former (`fingerprint_from`), so a file can be matched to its fingerprint without
 reading the rows, and each page is checked against its hashes when it is read.
 
-If the file is inconsistent with the following, it is a bug: whatever is done to the file, before or after it was
-opened, rows are those that were written, or an error is raised: `ArtifactError` when it is opened, `StoreError` when a
-page is read. It is never mapped: truncating a mapped file kills the process.
+Whatever is done to the file, before or after it is opened, rows are those that were written, or an error is raised:
+`ArtifactError` when the file is opened, `StoreError` when a page is read. Anything else is a bug. The file is never
+mapped: truncating a mapped file kills the process.
 
 Concurrency: any thread may read; a forked child shares the file, whose position is not used, and gets its own lock.
 """
@@ -63,7 +63,7 @@ def fingerprint_from(rows: int, id_hashes: bytes, arrays: Mapping[str, bytes]) -
     Args:
         rows: Number of rows.
         id_hashes: SHA-256 of the ids of every page, 16 bytes each.
-        arrays: SHA-256 of the sizes, labels and stored data, as far as they exist.
+        arrays: SHA-256 of the sizes, labels and stored data, where they exist.
     """
     digest = hashlib.sha256(b"sophon manifest 2\n" + rows.to_bytes(8, "little"))
     for name in ARRAYS:
@@ -171,7 +171,7 @@ class PageFile:
         path: The file.
 
     Raises:
-        ArtifactError: It is missing, damaged or of another format.
+        ArtifactError: The file is missing, damaged or of a different format.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -24,7 +24,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 KEPT = "data/"  # prefix of the locations of fields that are stored in the manifest itself
 _PROBLEM = "problem/"  # prefix of locations that describe a problem with a field
 _OF_FIELDS = ("bytes/", "file/", _PROBLEM)
-_ROWS = 1 << 16  # of a column at once
+_ROWS = 1 << 16  # rows of a column at a time
 
 
 def columns_digest(columns: Any) -> str:
@@ -38,7 +38,7 @@ def columns_digest(columns: Any) -> str:
     for name in sorted(columns.column_names):
         column = columns[name]
         digest.update(f"{name}:{len(column)}\n".encode())
-        for start in range(0, len(column), _ROWS):  # however many chunks they lie in
+        for start in range(0, len(column), _ROWS):  # the same rows, however many chunks there are
             _add_values(digest, whole(column.slice(start, _ROWS)))
     return digest.hexdigest()[:32]
 
@@ -56,7 +56,7 @@ def fields_digests(locations: pa.Table, fields: Sequence[object]) -> Int64Array 
         digest = hashlib.blake2b(digest_size=8)
         for name, value in zip(names, values, strict=True):
             if name.startswith(_PROBLEM):
-                said = str(int(bool(value))).encode()  # not in words, which may name folders of this machine
+                said = str(int(bool(value))).encode()  # not the problem's text, which may name folders of this machine
             else:
                 said = value if isinstance(value, bytes) else str(value).encode()
             digest.update(f"{name} {len(said)} ".encode() + said)
@@ -94,7 +94,7 @@ def _add_texts(digest: Any, texts: pa.Array) -> None:
 def table_digest(table: pa.Table) -> str:
     """Return 32 hex digits over a table of integers and bytes: sample locations, or sources.
 
-    A wrong offset would give the bytes of another sample, unnoticed; ids and sizes do not cover it.
+    A wrong offset would silently give the bytes of a different sample; ids and sizes do not cover offsets.
     """
     digest = hashlib.sha256()
     for name in table.column_names:

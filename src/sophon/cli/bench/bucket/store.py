@@ -17,9 +17,9 @@ from sophon.units import format_bytes
 
 @click.command("store")
 @data_option
-@click.option("--objects", default=1_000, show_default=True, type=click.IntRange(10), help="Objects in a round.")
+@click.option("--objects", default=1_000, show_default=True, type=click.IntRange(10), help="Objects per round.")
 @click.option("--at-once", default=8, show_default=True, type=click.IntRange(1, 256), help="Concurrent requests.")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="How often to measure each.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Measurements per client.")
 @click.option(
     "--plan",
     "with_plan",
@@ -49,7 +49,7 @@ def _print(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     missing = [package for name, package in _PEERS.items() if result[f"{name}_per_s"] is None]
     if missing:
-        console.print(f"Not compared, since not installed: {', '.join(missing)}.", highlight=False)
+        console.print(f"Not compared, because not installed: {', '.join(missing)}.", highlight=False)
     if "bucket_bytes" in result:
         whole = result["bucket_bytes"]["whole"]
         for name, size in result["bucket_bytes"].items():

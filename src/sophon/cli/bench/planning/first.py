@@ -31,7 +31,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth, parse_ra
     type=click.Choice(["imagenet", "openimages"]),
     help="Data set of the paper to measure; may be repeated; both if left out.",
 )
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Number of new jobs for each.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="New jobs per data set.")
 @json_option
 def bench_first_command(
     data: Path | None,
@@ -50,7 +50,7 @@ def bench_first_command(
 
     with steps_bar("first") as report, scratch_folder("bench") as work:
         folders = {}
-        for like in likes or LIKES:  # a folder that is not divided by data set holds the first of them
+        for like in likes or LIKES:  # a folder without a subfolder per data set stands for the first data set
             scenario = Scenario(data=data, like=likes[0] if likes else "imagenet", count=count)
             if data is not None and source_of(scenario, like) is None:
                 continue

@@ -19,12 +19,12 @@ from sophon.units import format_seconds, parse_bandwidth
 @data_option
 @click.option("--count", default=300, show_default=True, type=click.IntRange(2), help="Number of photos to generate.")
 @click.option(
-    "--nodes", default=2, show_default=True, type=click.IntRange(2, 8), help="Number of nodes that share them."
+    "--nodes", default=2, show_default=True, type=click.IntRange(2, 8), help="Number of nodes that share the photos."
 )
 @click.option(
     "--link", default="20mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of each link."
 )
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs per case.")
 @click.option(
     "--shape",
     default="auto",
@@ -36,7 +36,7 @@ from sophon.units import format_seconds, parse_bandwidth
 def bench_parts_command(
     data: Path | None, count: int, nodes: int, link: float, rounds: int, shape: str, json_target: str | None
 ) -> None:
-    """Read a data set spread over nodes with a link each."""
+    """Read a data set spread over nodes, each with its own link."""
     from sophon.bench.planning.parts import bench_parts
 
     with steps_bar("parts") as report, photo_folder(data, count, report) as folder:

@@ -37,7 +37,7 @@ from sophon.units import format_bytes, format_seconds
     type=click.Choice([str(count) for count in PROBLEMS]),
     default=str(next(iter(PROBLEMS))),
     show_default=True,
-    help="How many resources are limiting at once; more than three means several nodes.",
+    help="How many resources limit the plan at once; more than three means several nodes.",
 )
 @json_option
 def bench_plan(samples: tuple[int, ...], policies: tuple[str, ...], resources: str, json_target: str | None) -> None:

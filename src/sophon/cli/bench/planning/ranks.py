@@ -23,7 +23,7 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
     default=960,
     show_default=True,
     type=click.IntRange(2),
-    help="Samples in an epoch; photos are repeated under other names where there are fewer.",
+    help="Samples in an epoch; if there are fewer photos, they are repeated under other names.",
 )
 @click.option(
     "--ranks",
@@ -32,15 +32,13 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
     multiple=True,
     default=(1, 2, 4),
     show_default=True,
-    help="Number of training processes; may be repeated. The others are compared with the first.",
+    help="Number of training processes; may be repeated. Later numbers are compared with the first.",
 )
 @click.option("--link", default="40mbit", show_default=True, callback=parsed(parse_bandwidth), help="Rate of the link.")
 @click.option(
     "--cores", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Number of cores near storage."
 )
-@click.option(
-    "--epochs", default=2, show_default=True, type=click.IntRange(1), help="Number of planned epochs for each."
-)
+@click.option("--epochs", default=2, show_default=True, type=click.IntRange(1), help="Planned epochs per case.")
 @json_option
 def bench_ranks_command(
     data: Path | None,
@@ -64,7 +62,7 @@ def bench_ranks_command(
 
 
 def _print_ranks(result: dict[str, Any], console: Console) -> None:
-    table = Table("ranks", "first epoch", "planned epoch", "of the first row's", "bytes", "predictions off by at most")
+    table = Table("ranks", "first epoch", "planned epoch", "vs. the first row", "bytes", "predictions off by at most")
     for size, row in result["ranks"].items():
         table.add_row(
             size,

@@ -23,7 +23,7 @@ from sophon.units import format_seconds
     "--trainer-cores", default=0.4, show_default=True, type=click.FloatRange(0.05), help="Cores of the trainer."
 )
 @click.option("--relay-cores", default=0.4, show_default=True, type=click.FloatRange(0.05), help="Cores of each relay.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs per case.")
 @json_option
 def bench_relays_command(
     data: Path | None,

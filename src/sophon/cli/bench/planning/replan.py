@@ -23,7 +23,7 @@ from sophon.units import format_bytes, format_seconds
 )
 @json_option
 def bench_replan_command(samples: tuple[int, ...], json_target: str | None) -> None:
-    """Measure CPU time of planning in a loader, on one core.
+    """Measure the CPU time of planning in a loader, on one core.
 
     The profile is synthetic, with sizes like those of ImageNet; each size runs in a separate process.
     """
@@ -36,7 +36,7 @@ def bench_replan_command(samples: tuple[int, ...], json_target: str | None) -> N
 def _print_replan(result: dict[str, Any], console: Console) -> None:
     table = Table(title="CPU seconds of planning in a loader, on one core", title_justify="left")
     names = {"load_s": "read", "recall_s": "recall", "estimate_s": "predict", "plan_s": "plan", "cpu_s": "together"}
-    for name in ("samples", *names.values(), "on the wall", "in mid-epoch", "peak memory"):
+    for name in ("samples", *names.values(), "elapsed", "in mid-epoch", "peak memory"):
         table.add_column(name, justify="right")
     for row in result["replan"]:
         times = [format_seconds(row[name]) for name in (*names, "wall_s", "again_s")]

@@ -24,7 +24,7 @@ from sophon.units import format_seconds
     help="Scans made by `sophon synth --like kits19`; new ones if left out.",
 )
 @click.option(
-    "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs for each."
+    "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Number of timed epochs per loader."
 )
 @json_option
 def bench_segmentation_command(

@@ -41,7 +41,7 @@ class CenterTimeCrop(AudioOp):
         return audio((spec.shape[0], self.samples), spec.scale)
 
     def box_needed(self, spec: Spec, params: Params) -> Box | None:
-        """Return the interval needed, or None if all of the sound is."""
+        """Return the interval that is needed, or None if the whole sound is."""
         length = spec.sizes[0] or 0
         return None if length <= self.samples else (self._start(length, params), self.samples)
 
@@ -119,7 +119,7 @@ class TimePad(AudioOp):
         return audio((spec.shape[0], None if length is None else max(length, self.samples)), spec.scale)
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the interval of the input, or all of the input if the interval includes padding."""
+        """Return the interval of the input, or None for all of it if the interval includes padding."""
         return box if box[0] + box[1] <= (spec.sizes[0] or 0) else None
 
     def boxes_before(self, boxes: Boxes, streams: Streams, sizes: Sizes) -> Boxes | None:  # noqa: ARG002

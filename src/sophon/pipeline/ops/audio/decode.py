@@ -53,15 +53,15 @@ class DecodeAudio(Decoder):
         return audio((self.channels, None), () if self.rate is None else (float(self.rate),))
 
     def sized(self, sizes: Sequence[int]) -> Spec:
-        """Return the spec of sound of this length; with one channel and unknown rate if those are not given."""
+        """Return the spec of sound of this length; with one channel and no known rate unless the op requires them."""
         return audio((self.channels or 1, *sizes), () if self.rate is None else (float(self.rate),))
 
     def within(self, most: int) -> DecodeAudio:
-        """Return this op with a lower limit on samples."""
+        """Return this op with its limit on the number of samples lowered."""
         return self if self.max_samples <= most else replace(self, max_samples=most)
 
     def specimen(self) -> bytes:
-        """Return two thirds of a second of swelling noise as a 16-bit WAV file."""
+        """Return two thirds of a second of noise that grows louder, as a 16-bit WAV file."""
         return _specimen(self.rate or 44_100, self.channels or 2)
 
     def apply(self, value: bytes, params: Params = None) -> Signal:  # noqa: ARG002 - part of the contract

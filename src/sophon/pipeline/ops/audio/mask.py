@@ -23,7 +23,7 @@ class TimeMask(Op):
 
     Args:
         most: Largest number of frames, exclusive.
-        value: Value to set them to.
+        value: Value to set the frames to.
         p: Largest share of all frames that may be set.
     """
 
@@ -54,7 +54,7 @@ class TimeMask(Op):
         return int(start), int(start) + int(length)
 
     def apply(self, value: np.ndarray[Any, Any], params: tuple[int, int]) -> np.ndarray[Any, Any]:
-        """Return a copy with the mask."""
+        """Return a copy with the mask applied."""
         made = value.copy()
         place = [slice(None)] * made.ndim
         place[self.axis] = slice(*params)
@@ -68,7 +68,7 @@ class FrequencyMask(TimeMask):
 
     Args:
         most: Largest number of bands, exclusive.
-        value: Value to set them to.
+        value: Value to set the bands to.
         p: Largest share of all bands that may be set.
     """
 

@@ -19,9 +19,9 @@ from sophon.pipeline.spec import Spec
 
 _REACH = 10  # periods of the slower rate on either side
 _BETA = 5.0  # beta of the Kaiser window; both are the defaults of scipy.signal.resample_poly
-_MOST_RATIO = 1 << 12  # limit on both terms of the ratio: the filter has twenty times as many coefficients
-_MOST_GROWTH = 2  # of a sound that is longer than usual already
-_BLOCK = 1 << 16  # samples of the result that are made at once, with a dozen numbers in memory for each
+_MOST_RATIO = 1 << 12  # limit on both terms of the ratio; the filter has twenty times as many coefficients
+_MOST_GROWTH = 2  # of a sound that is already longer than usual
+_BLOCK = 1 << 16  # samples of the result computed at a time, with a dozen numbers in memory for each
 _PI = 3.141592653589793
 
 
@@ -58,7 +58,7 @@ class Resample(AudioOp):
         up, down = self.rate // common, rate // common
         if max(up, down) > _MOST_RATIO:
             raise OpError(
-                f"{rate:,} samples per second cannot become {self.rate:,}: the ratio is {up} : {down}.",
+                f"{rate:,} samples per second cannot be resampled to {self.rate:,}: the ratio is {up} : {down}.",
                 remedy="Choose a rate with a simpler ratio to the rate of the files.",
             )
         return up, down
@@ -76,7 +76,7 @@ class Resample(AudioOp):
         return low, high - low
 
     def apply(self, value: Signal, params: Params) -> Signal:  # noqa: ARG002 - part of the contract
-        """Return the resampled sound; for a part, only the interval that it determines."""
+        """Return the resampled sound; given a part, only the interval that the part determines."""
         up, down = self._ratio(value.scale)
         scale, (length,) = (float(self.rate),), value.whole_sizes
         if up == down:
@@ -95,7 +95,7 @@ class Resample(AudioOp):
 
 
 def _reached(first: int, stop: int, up: int, down: int, length: int) -> tuple[int, int]:
-    """Return which samples of the input determine samples first … stop of the output."""
+    """Return which samples of the input determine samples `first` to `stop` of the output."""
     half = _REACH * max(up, down)
     low = -((half - first * down) // up)  # smallest n with n·up ≥ first·down - half
     high = ((stop - 1) * down + half) // up + 1
@@ -112,7 +112,7 @@ def _enough(start: int, stop: int, up: int, down: int, length: int, whole: int) 
 
 
 def _filtered(array: Waveform, start: int, first: int, stop: int, up: int, down: int, length: int) -> Waveform:
-    """Return samples first … stop of the output, given a part of the input and its first sample."""
+    """Return samples `first` to `stop` of the output, given part of the input and the index of its first sample."""
     taps = _filter(up, down)
     half = _REACH * max(up, down)
     padded = np.zeros((len(array), array.shape[1] + 1))
@@ -122,7 +122,7 @@ def _filtered(array: Waveform, start: int, first: int, stop: int, up: int, down:
     for begin in range(first, stop, _BLOCK):
         end = min(begin + _BLOCK, stop)
         at = np.arange(begin, end, dtype=np.int64) * down
-        newest = (at + half) // up  # the last sample that the filter covers, and its phase
+        newest = (at + half) // up  # the last sample that the filter covers
         phase = (at + half) % up
         total = np.zeros((len(array), end - begin))
         for tap in range(taps.shape[1] - 1, -1, -1):  # from the oldest sample on
@@ -135,7 +135,7 @@ def _filtered(array: Waveform, start: int, first: int, stop: int, up: int, down:
 
 @lru_cache(maxsize=16)
 def _filter(up: int, down: int) -> Reals:
-    """Return the filter coefficients by phase, [up, taps]: a Kaiser-windowed sinc below the lower Nyquist rate."""
+    """Return the filter coefficients by phase, [up, taps]: a Kaiser-windowed sinc up to the lower Nyquist rate."""
     most = max(up, down)
     half = _REACH * most
     n = np.arange(2 * half + 1) - half
@@ -155,6 +155,6 @@ def _filter(up: int, down: int) -> Reals:
 
 
 def _root(x: Any) -> Reals:
-    """Return square roots, which IEEE 754 defines to the bit, like the basic operations."""
+    """Return square roots, which IEEE 754 defines to the last bit, like the basic operations."""
     found: Reals = np.sqrt(x)
     return found

@@ -1,4 +1,4 @@
-"""Base classes of ops for sound: they take a `Signal` with one axis, time, and many treat every sample alike."""
+"""Base classes of ops for sound, which take a `Signal` with one axis, time; many of them treat every sample alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sound(array: Waveform, rate: float) -> Signal:
 
 
 def expected(spec: Spec) -> Spec:
-    """Return the spec of an op's input as sound; nothing is known about the output of a user's own step."""
+    """Return the spec of an op's input as sound; after a user's own step, nothing else is known about it."""
     return audio((None, None)) if spec.kind is Kind.OBJECT else spec
 
 
@@ -41,14 +41,14 @@ class AudioOp(Op):
     takes: ClassVar[Kind] = Kind.AUDIO
 
     def output(self, spec: Spec) -> Spec:
-        """Return the spec of sound of the same shape; ops that change it override this."""
+        """Return the spec of sound of the same shape; ops that change the shape override this."""
         self._check_kind(spec)
         return expected(spec)
 
 
 @dataclass(frozen=True)
 class EachSample(AudioOp):
-    """An op that makes each output sample from only the input sample at the same position."""
+    """An op whose every output sample depends only on the input sample at the same position."""
 
     def box_before(self, box: Box, spec: Spec, params: Params) -> Box | None:  # noqa: ARG002 - part of the contract
         """Return the same box."""

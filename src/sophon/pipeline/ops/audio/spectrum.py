@@ -38,7 +38,7 @@ class MelSpectrogram(Op):
         f_min: Lowest frequency in Hz.
         f_max: Highest frequency in Hz; by default half the rate.
         power: 2 for power, 1 for magnitude.
-        decibels: Whether to return 10 log₁₀ of the values, which are raised to at least 1e-10.
+        decibels: Whether to return 10 log₁₀ of the values, after raising values below 1e-10 to 1e-10.
     """
 
     rate: int

@@ -20,7 +20,7 @@ _PI = 3.141592653589793
 
 
 def sines(numerators: Any, denominator: int) -> Pair:
-    """Return cos and sin of 2π times fractions; the angles are reduced exactly to the first eighth of a turn."""
+    """Return cosine and sine of 2π times each fraction; angles are reduced exactly to the first eighth of a turn."""
     turn = np.asarray(numerators, np.int64) % denominator * 8
     eighth, rest = turn // denominator, turn % denominator
     # Measured from the nearer end of the eighth: odd eighths run backwards.
@@ -60,7 +60,7 @@ def _fft(re: Reals, im: Reals | None) -> Pair:
     if length == 1:
         return re, np.zeros_like(re) if im is None else im
     radix = _smallest_factor(length)
-    # Row r of each holds every radix-th number, from the r-th on.
+    # Row r of each array holds every radix-th number, starting with the r-th.
     parts_re = np.ascontiguousarray(np.moveaxis(re.reshape(*re.shape[:-1], length // radix, radix), -1, 0))
     parts_im = (
         None

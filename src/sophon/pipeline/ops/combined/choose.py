@@ -1,4 +1,4 @@
-"""Ops made of other ops: randomly apply some of them, one of them, or all in any order."""
+"""Ops made of other ops: randomly apply all or none of them, one of them, or all in random order."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class _Choose(Op):
 
     @property
     def looks(self) -> bool:
-        """Whether the draws of one of the inner ops depend on the boxes of objects."""
+        """Whether the draws of any inner op depend on the boxes of objects."""
         return any(op.looks for op in self.ops)
 
     @property
     def places(self) -> bool:
-        """Whether all inner ops know where objects lie after them."""
+        """Whether every inner op knows where objects lie in its result."""
         return all(op.places for op in self.ops)
 
     def applied(self, params: Params) -> Sequence[tuple[int, Params]]:
@@ -80,7 +80,7 @@ class _Choose(Op):
 
 @dataclass(frozen=True)
 class RandomApply(_Choose):
-    """Apply some ops, one after the other, with probability p; or none of them.
+    """With probability p, apply all ops one after the other; otherwise none.
 
     Args:
         ops: Ops to apply.
@@ -93,7 +93,7 @@ class RandomApply(_Choose):
         self._set(ops=_check_ops(self._where("ops"), self.ops), p=checks.probability(self._where("p"), self.p))
 
     def output(self, spec: Spec) -> Spec:
-        """Return what is certain about the result."""
+        """Return what is known about the result, whether or not the ops are applied."""
         result = spec
         for op in self.ops:
             result = op.output(result)
@@ -120,7 +120,7 @@ class RandomChoice(_Choose):
 
     Args:
         ops: The choices.
-        p: Their weights; equal if None.
+        p: Weights of the choices; equal if None.
     """
 
     p: tuple[float, ...] | None = None
@@ -169,8 +169,8 @@ class RandomOrder(_Choose):
         self._set(ops=_check_ops(self._where("ops"), self.ops))
 
     def output(self, spec: Spec) -> Spec:
-        """Return what is certain about the result in every order."""
-        # What any op may get: the input, or the result of any other op on such a value.
+        """Return what is known about the result in every order."""
+        # The input that any op may get: the original input, or the result of any other op on such a value.
         while (wider := _common(self.name(), (spec, *(op.output(spec) for op in self.ops)))) != spec:
             spec = wider
         return _common(self.name(), [op.output(spec) for op in self.ops])

@@ -2,8 +2,8 @@
 
 A pipeline divides the steps that users write into stages, so that a cut may be between them: the crops, other steps on
 pictures, steps on tensors, and the user's own code. In each stage a view has its own steps, possibly none. The first
-stage branches: before it there is one picture, and a window of it has to contain the boxes of all views; after it there
-are several small pictures, and a payload is a bundle of them.
+stage branches: before that stage there is one picture, and a window of it has to contain the boxes of all views; after
+that stage there are several small pictures, and a payload is a bundle of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sophon.pipeline.rng import Rng
 from sophon.pipeline.spec import ENCODED, Kind, Spec, Value, ViewSet, checked_arrangement, spec_of
 from sophon.pipeline.streams import Boxes, Sizes, Streams, whole
 
-if TYPE_CHECKING:  # the registry knows this op
+if TYPE_CHECKING:  # `fuse` imports this module
     from sophon.pipeline.fuse import Fused
 
 MOST_VIEWS = 64  # the most parts a bundle can have; DINO has ten
@@ -37,7 +37,7 @@ Steps = tuple[Op, ...]
 class Views(Op):
     """Make several views of one picture: ``Views([global_crop] * 2 + [local_crop] * 8)``.
 
-    If its input is already views, each of them continues with its own steps.
+    If the input already consists of views, each view continues with its own steps.
 
     Args:
         views: For each view an op, a callable, or a list of them. Every view draws separately, even where two have the
@@ -90,7 +90,7 @@ class Views(Op):
         return (op for steps in self.views for op in steps)
 
     def output(self, spec: Spec) -> Spec:
-        """Return what is known about each view."""
+        """Return the specs of all views."""
         return self._spec(each[-1] for each in self.specs(spec))
 
     def specs(self, spec: Spec) -> list[list[Spec]]:
@@ -121,7 +121,7 @@ class Views(Op):
     def divided(self, spec: Spec) -> list[Views]:
         """Return the stages that replace this op in a pipeline.
 
-        Dividing a stage again gives only that stage, so that both ends have the same stages.
+        Dividing a stage again gives the same stage, so both ends have the same stages.
         """
         ends = [_ends(steps, specs) for steps, specs in zip(self.views, self.specs(spec), strict=True)]
         stages = []
@@ -132,9 +132,9 @@ class Views(Op):
         return stages or [self]
 
     def draw(self, rng: Rng, spec: Spec) -> Rng:  # noqa: ARG002 - part of the contract
-        """Return the stream within which each step has its own stream.
+        """Return the stream from which every step derives its own stream.
 
-        A step draws from it when its input is known, which may not be possible in advance.
+        A step draws once its input is known, which may not be possible in advance.
         """
         return rng
 
@@ -148,7 +148,7 @@ class Views(Op):
         Args:
             value: The picture, or the views so far.
             rng: The result of `draw`.
-            fusions: For each view its fusions by position; none by default.
+            fusions: The fusions of each view, by position; none by default.
         """
         if isinstance(value, ViewSet) and len(value.values) != len(self.views):
             raise OpError(f"expected {len(self.views)} views, but the previous step gave {len(value.values)}.")
@@ -206,7 +206,7 @@ class _Run:
     """One view while it is computed.
 
     Args:
-        steps: Its steps.
+        steps: Steps of the view.
         fusions: Steps that are done in one pass, by position.
     """
 
@@ -261,7 +261,7 @@ def _ends(steps: Steps, specs: Sequence[Spec]) -> tuple[int, int, int, int, int]
 
 
 def _box(steps: Steps, spec: Spec, rng: Rng | None, view: int) -> Box | None:
-    """Return the box of a picture that the steps of a view need; None if they need all of it."""
+    """Return the box of a picture that the steps of a view need; None if they need the whole picture."""
     passed: list[tuple[Op, Spec, Any]] = []
     for number, op in enumerate(steps):
         params = op.draw(rng.inside(view, number), spec) if rng is not None and op.random else None
@@ -278,7 +278,7 @@ def _box(steps: Steps, spec: Spec, rng: Rng | None, view: int) -> Box | None:
 
 
 def _boxes(steps: Steps, streams: Streams, sizes: Sizes, view: int) -> Boxes | None:
-    """Return `_box` for many pictures, whole pictures in place of None; None if each must be examined separately."""
+    """Return `_box` for many pictures, with whole pictures for None; None if they must be examined one by one."""
     crop = first_crop_of(steps)
     if crop is None:
         return whole(sizes)

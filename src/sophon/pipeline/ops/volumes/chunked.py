@@ -1,8 +1,8 @@
 """Chunked volumes: a Zarr 3 array in one zip file (`.zarr.zip`), as written by ``zarr.storage.ZipStore``.
 
 Only the chunks that a box touches are decompressed. The code below reads the zip directory and `zarr.json` in a tenth
-of a millisecond, where the zarr library takes ten; tests compare the two. Chunks may be compressed with zstd, gzip or
-blosc (if numcodecs is installed), or left uncompressed; zip itself must store them uncompressed.
+of a millisecond, while the zarr library takes ten milliseconds; tests compare the two. Chunks may be compressed with
+zstd, gzip or blosc (if numcodecs is installed), or left uncompressed; zip itself must store them uncompressed.
 
 The array is (x, y, z) or (channels, x, y, z). The attribute `spacing` is the distance between voxels along x, y and z
 in mm, by default 1; `slope` and `inter` are as in NIfTI.
@@ -38,8 +38,8 @@ _MOST_ENTRIES = 1 << 16
 _MOST_META_BYTES = 1 << 16
 _MOST_CHUNK_BYTES = 1 << 28
 _MOST_CHUNKS = 1 << 17  # of an array, twice as many as fit into a zip file: each costs microseconds, even if missing
-# Chunks may reach beyond the border of the array, and are decompressed whole: up to twice its length on each axis, or
-# this many voxels of a small array.
+# Chunks may extend beyond the border of the array, and are decompressed whole. So a chunk may have up to twice the
+# array's length on each axis, or this many voxels if the array is small.
 _MOST_BEYOND, _FEW_VOXELS = 8, 1 << 26
 _TYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 _BLOSC = struct.Struct("<4B3I")
@@ -175,7 +175,7 @@ def chunks_of(meta: Any, max_voxels: int) -> Chunks:
     """Return the chunks that `zarr.json` describes.
 
     Raises:
-        OpError: This module cannot read such an array.
+        OpError: The array is of a form that this module cannot read.
     """
     try:
         return _chunks(meta, max_voxels)
@@ -220,7 +220,7 @@ def _chunks(meta: Any, max_voxels: int) -> Chunks:
 
 
 def _check_grid(shape: Grid, sides: Grid) -> None:
-    """Raise if reading all of an array would take much more work than its size says."""
+    """Raise if reading the whole array would take much more work than its size suggests."""
     counts = [-(-size // side) for size, side in zip(shape, sides, strict=True)]
     if math.prod(counts) > _MOST_CHUNKS:
         raise OpError(f"{math.prod(counts):,} chunks, more than {_MOST_CHUNKS:,}.", remedy="Save it in larger chunks.")
@@ -302,6 +302,6 @@ def _entries(data: memoryview) -> Iterator[tuple[str, tuple[int, int, int, int]]
         name = bytes(data[place + _ENTRY.size : place + _ENTRY.size + name_bytes])
         if entry[0] != b"PK\x01\x02" or len(name) < name_bytes:
             raise OpError("the directory of the zip file is damaged.", remedy=REMEDY)
-        # This is the size of the stored bytes; for uncompressed members both sizes are the same.
+        # This is the size as stored; for uncompressed members, both sizes are the same.
         yield name.decode("utf-8", "replace"), (entry[16], entry[8], entry[4], entry[7])
         place += _ENTRY.size + name_bytes + extra_bytes + comment_bytes

@@ -19,7 +19,7 @@ Starts = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class RandomBalancedCrop(VolumeOp):
-    """Crop a random box, with a given probability one that contains foreground, as in MLPerf's 3D U-Net.
+    """Crop a random box; with a given probability, one that contains foreground, as in MLPerf's 3D U-Net.
 
     For a crop with foreground, a class and one of its pieces are drawn, then a position at which the crop holds as much
     of the piece as possible without crossing the border. Without a foreground index (`DecodeVolume.foreground`), or if
@@ -49,7 +49,7 @@ class RandomBalancedCrop(VolumeOp):
         return replace(spec.resized(self.size), objects=None)
 
     def draw(self, rng: Rng, spec: Spec) -> Starts:
-        """Return the start of the crop; negative if the volume is too small."""
+        """Return the start of the crop; negative on an axis where the volume is too small."""
         sizes = [spec.known(size) for size in spec.sizes]
         boxes = spec.objects
         if boxes is None or not len(boxes) or not rng.chance(self.oversampling):
@@ -60,7 +60,7 @@ class RandomBalancedCrop(VolumeOp):
         found = []
         for axis, (size, side) in enumerate(zip(sizes, self.size, strict=True)):
             low, high = int(piece[1 + axis]), int(piece[1 + AXES + axis])
-            # Between the piece at the end of the crop and the piece at its start, whichever of the two is larger.
+            # The crop starts between two positions: with the piece at the crop's end, and with the piece at its start.
             first, last = min(low, high - side), max(low, high - side)
             first, last = max(first, 0), min(last, max(size - side, 0))
             found.append(min(first, last) + rng.below(max(last - first, 0) + 1))

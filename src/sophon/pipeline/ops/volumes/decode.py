@@ -1,4 +1,4 @@
-"""DecodeVolume: make a volume from the files of a sample: image, label and foreground index."""
+"""DecodeVolume: makes a volume from the files of a sample: image, label and foreground index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Opened:
 
     Args:
         image: The image.
-        label: Its label, if there is one.
+        label: The label, if there is one.
         boxes: Boxes of the foreground, if known.
     """
 
@@ -48,7 +48,7 @@ class Opened:
         return volume(header.channels, header.sizes, self.label is not None, header.spacing).with_objects(self.boxes)
 
     def read(self, box: Box) -> Signal:
-        """Return a box of the volume, which may be all of it."""
+        """Return a box of the volume, possibly the whole volume."""
         header = self.image.header
         label = None if self.label is None else as_label(self.label.read(box), self.label.header)
         whole = box == header.whole
@@ -115,7 +115,7 @@ class DecodeVolume(Decoder):
         return _specimen(self.channels, bool(self.label), bool(self.foreground))
 
     def within(self, most: int) -> DecodeVolume:
-        """Return this op with a lower limit on voxels."""
+        """Return this op with its limit on the number of voxels lowered."""
         return self if self.max_voxels <= most else replace(self, max_voxels=most)
 
     def apply(self, value: Buffer, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract

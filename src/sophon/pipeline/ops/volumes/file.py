@@ -20,7 +20,7 @@ Voxels = np.ndarray[Any, np.dtype[Any]]
 
 AXES = 3
 MAX_VOXELS = 1 << 28  # over all channels: 512 × 512 × 1,024, a gigabyte of float32
-_VOXEL_BYTES = 4  # a voxel of eight bytes counts as two, so that the limit bounds bytes too
+_VOXEL_BYTES = 4  # a voxel of eight bytes counts as two, so the limit also bounds the bytes
 _MOST_CHANNELS = 1 << 16
 NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
 REMEDY = "Check that the file is complete and opens elsewhere, replace it, or leave it out."
@@ -36,7 +36,7 @@ class Header:
         dtype: Type of the numbers in the file, with its byte order.
         spacing: Distance between voxels along each axis, in mm.
         slope: Factor for stored numbers; 1 to leave them unchanged.
-        inter: Offset added afterwards; 0 to leave them unchanged.
+        inter: Offset added after that; 0 to leave them unchanged.
     """
 
     channels: int
@@ -57,7 +57,7 @@ class Header:
         return (0, 0, 0, *self.sizes)
 
     def checked(self, max_voxels: int) -> Header:
-        """Return the header itself.
+        """Return the header itself, if it is valid.
 
         Raises:
             OpError: The header declares too many voxels, no voxels, or impossible numbers.
@@ -99,7 +99,7 @@ class VolumeFile(ABC):
         """Return the stored values of a box of the whole volume as (channels, x, y, z).
 
         Raises:
-            OpError: The file is damaged there.
+            OpError: The file is damaged in that box.
         """
 
 

@@ -1,15 +1,15 @@
 """Index of a label's foreground: a few boxes per class, so that crops can be drawn without reading any voxels.
 
 The boxes are made once (`sophon index`) from the connected components of each class, and are a field of the sample, so
-that both ends of a link draw the same crops. As in MLPerf's recipe for 3D U-Net, the two largest components of each
-class are kept.
+both ends of a link draw the same crops. As in MLPerf's recipe for 3D U-Net, the two largest components of each class
+are kept.
 
 A file is JSON::
 
     {"format": 1, "sizes": [256, 256, 96], "label_bytes": 40213, "boxes": [[1, 30, 90, 12, 71, 133, 60], …]}
 
-A box lists its class, its starts along x, y and z, and its ends. The size of the label file is stored so that the
-index of another label is not used by mistake.
+A box lists its class, its starts along x, y and z, and its ends. The size of the label file is stored so that the index
+of a different label is not used by mistake.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sophon.pipeline.ops.volumes.file import AXES, Voxels
 Boxes = np.ndarray[Any, np.dtype[np.float64]]
 
 _FORMAT = 1
-_PIECES = 2  # of each class: MLPerf's number
+_PIECES = 2  # components kept per class, as in MLPerf
 MOST_BYTES = 1 << 16
 _MOST_BOXES = 255 * _PIECES
 _REMEDY = "Run `sophon index` on the data set again."
@@ -67,10 +67,10 @@ def from_bytes(data: bytes | memoryview, sizes: tuple[int, ...], label_bytes: in
     Args:
         data: The file.
         sizes: Sizes of the label.
-        label_bytes: Size of the label file; None if only a part of it is available.
+        label_bytes: Size of the label file; None if only a part of the file is available.
 
     Raises:
-        OpError: The index is damaged, or belongs to another label.
+        OpError: The index is damaged, or belongs to a different label.
     """
     if len(data) > MOST_BYTES:
         raise OpError(f"the foreground index has {len(data):,} bytes, which is too many.", remedy=_REMEDY)

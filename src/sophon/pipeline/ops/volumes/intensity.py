@@ -104,7 +104,7 @@ class RandomNoiseVolume(VolumeOp):
         )
 
     def draw(self, rng: Rng, spec: Spec) -> Voxels | None:
-        """Return the noise; None to add none."""
+        """Return the noise to add; None for no noise."""
         if not rng.chance(self.p):
             return None
         deviation = np.float32(rng.uniform32(0.0, self.std))
@@ -114,7 +114,7 @@ class RandomNoiseVolume(VolumeOp):
         return noise
 
     def apply(self, value: Signal, params: Voxels | None) -> Signal:
-        """Return the volume with the noise."""
+        """Return the volume with the noise added."""
         if params is None:
             return value
         value.require_whole()
@@ -123,7 +123,7 @@ class RandomNoiseVolume(VolumeOp):
 
 @dataclass(frozen=True)
 class CastVolume(VolumeOp):
-    """Convert image and label to other types, clipped to their range.
+    """Convert image and label to other data types, clipping values to the range of the type.
 
     Args:
         image: float32, int16 or uint8; intensities are rounded to integers.

@@ -154,7 +154,7 @@ def _header(
 
 
 class _Stream:
-    """Decompresses a gzip file of one or more members, as many bytes at a time as requested."""
+    """Decompresses a gzip file of one or more members, a requested number of bytes at a time."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -180,7 +180,7 @@ class _Stream:
     def _pieces(self, most: int) -> Iterator[bytes]:
         while most > 0:
             if self._inflate.eof:
-                if self._data[self._at : self._at + 2] != GZIP:  # some tools fill up with zeros
+                if self._data[self._at : self._at + 2] != GZIP:  # some tools pad the file with zeros
                     break
                 self._members += 1
                 if self._members > _MOST_MEMBERS:
@@ -191,7 +191,7 @@ class _Stream:
                 piece = self._inflate.decompress(given, min(most, _INFLATED_BYTES))
             except zlib.error as error:
                 raise OpError(f"the gzip stream is damaged: {error}.", remedy=REMEDY) from error
-            # At the end of a member both may hold the same bytes: the tail was filled by an earlier call.
+            # At the end of a member the two may hold the same bytes: the tail was filled by an earlier call.
             left = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
             self._at += len(given) - len(left)
             if not len(given) and not piece and not self._inflate.eof:
@@ -203,16 +203,17 @@ class _Stream:
 def _unpacked(data: memoryview, start: int, size_bytes: int, wanted: int) -> bytearray:
     """Return some bytes of a gzip file, after verifying its checksum.
 
-    Only these are kept: copying all bytes of a scan would hold Python's lock for milliseconds, and its memory.
+    Only the requested bytes are kept: copying all bytes of a scan would hold the GIL for milliseconds and take more
+    memory.
 
     Args:
         data: The file.
         start: Where the bytes begin in the decompressed file.
-        size_bytes: How many there are.
+        size_bytes: How many bytes to return.
         wanted: How many bytes the decompressed file must have.
 
     Raises:
-        OpError: The file is damaged, has fewer bytes, or many more.
+        OpError: The file is damaged, or has fewer bytes or many more bytes than it must have.
     """
     stream = _Stream(data)
     before = stream.skip(start)

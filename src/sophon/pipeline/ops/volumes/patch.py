@@ -1,7 +1,7 @@
 """Patches: the part of a volume file that a box needs, sent over the link instead of the file.
 
 There are two forms, and the smaller one is sent. *chunks* are the unchanged chunks of a file that the box touches, so
-nothing is decompressed near storage. *voxels* are the stored values of the box itself, recompressed; it is the only
+nothing is decompressed near storage. *voxels* are the stored values of the box itself, recompressed; this is the only
 form for a `.nii.gz`. Either way the trainer receives the stored values, not the scaled ones, which may be larger.
 
 Byte layout, little-endian::
@@ -11,7 +11,7 @@ Byte layout, little-endian::
 Floats with few distinct values, as in scans of scaled integers, are sent as a table of those values before the frame,
 and the frame holds indexes into the table. The frame holds numbers in the smallest type that fits them all, as
 zigzag-coded differences along x if that helps, and shuffled: all first bytes, then all second bytes, and so on. On
-abdominal CT this takes 6 % fewer bytes than shuffled plain numbers, and a quarter fewer than zstd by itself.
+abdominal CT this takes 6 % fewer bytes than shuffled plain numbers, and a quarter fewer than zstd alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def cut_patch(file: VolumeFile, box: Box) -> bytes:
     """Return the patch of a box of a file.
 
     Raises:
-        OpError: The file is damaged there.
+        OpError: The file is damaged in that box.
     """
     of_chunks = b""
     if isinstance(file, ChunkedFile):
@@ -227,7 +227,7 @@ def _narrowed(stored: Voxels) -> Voxels:
 
 
 def _tabled(numbers: Voxels) -> tuple[Voxels, bytes]:
-    """Return the indexes of floats into a table of the distinct values, and the table; unchanged if there are many."""
+    """Return indexes into a table of the distinct floats, and the table; the floats themselves if there are many."""
     bits = np.ascontiguousarray(numbers).view(f"u{numbers.itemsize}")
     found, places = np.unique(bits, return_inverse=True)
     if len(found) > min(_MOST_ENTRIES, numbers.size // 8):
@@ -239,7 +239,7 @@ def _tabled(numbers: Voxels) -> tuple[Voxels, bytes]:
 def _differences(numbers: Voxels) -> Voxels:
     """Return the zigzag-coded differences between neighbours along x.
 
-    Any overflow here is undone by the matching overflow when they are summed.
+    Any overflow here is undone by the matching overflow when the differences are summed.
     """
     found = np.diff(numbers, axis=1, prepend=numbers.dtype.type(0))
     unsigned = found.view(f"u{found.itemsize}")

@@ -23,15 +23,15 @@ from sophon.pipeline.spec import Objects, Spec
 
 Sizes = tuple[int, ...]
 _MOST_SIZE = 1 << 16  # along one axis
-_MOST_GROWTH = 2  # of a volume that is larger than usual already
+_MOST_GROWTH = 2  # of a volume that is already larger than usual
 
 
 @dataclass(frozen=True)
 class ResampleVolume(VolumeOp):
-    """Resample a volume to another spacing: trilinear interpolation for the image, nearest voxel for the label.
+    """Resample a volume to a new spacing: trilinear interpolation for the image, nearest voxel for the label.
 
     The outermost voxels stay where they are (``align_corners=True`` of torch's ``interpolate``). Along each axis, n
-    voxels at a distance of a become ``floor(n * a / b + 0.5)`` at a distance of b, at least one.
+    voxels at a distance of a become ``floor(n * a / b + 0.5)`` voxels (at least one) at a distance of b.
 
     Args:
         spacing: Distance between voxels along each axis, in mm.
@@ -46,7 +46,7 @@ class ResampleVolume(VolumeOp):
         self._set(spacing=tuple(float(checks.number(where, step, 1e-3, 1e3)) for step in steps))
 
     def output(self, spec: Spec) -> Spec:
-        """Return the spec of a volume of another size, which is known if the size and spacing of the input are."""
+        """Return the spec of the resampled volume; its size is known if the size and spacing of the input are."""
         self._check_kind(spec)
         if spec.dtype != "float32":
             raise ConfigError(f"ResampleVolume takes float32 volumes, but the op before it returns {spec}")
@@ -69,7 +69,7 @@ class ResampleVolume(VolumeOp):
         return _moved(spec.objects, before, after)
 
     def box_before(self, box: Box, spec: Spec, params: Any) -> Box | None:  # noqa: ARG002 - part of the contract
-        """Return the box of input voxels that surround the voxels of a box."""
+        """Return the box of input voxels that surround the output voxels of a box."""
         starts, lengths = [], []
         for axis, size in enumerate(spec.sizes):
             assert size is not None
@@ -81,7 +81,7 @@ class ResampleVolume(VolumeOp):
         return (*starts, *lengths)
 
     def apply(self, value: Signal, params: Any = None) -> Signal:  # noqa: ARG002 - part of the contract
-        """Return the resampled volume; for a part, only the box that it determines."""
+        """Return the resampled volume; given a part, only the box that the part determines."""
         before = value.whole_sizes
         after = tuple(self._made(size, value.scale[axis], axis) for axis, size in enumerate(before))
         starts = value.starts or (0,) * AXES
@@ -105,7 +105,7 @@ class ResampleVolume(VolumeOp):
         return Signal(image, value.kind, self.spacing, () if whole else begins, () if whole else after, label, objects)
 
     def _check(self, image: Voxels, counts: Sequence[int], scale: Sequence[float]) -> None:
-        """Raise if the result would be too large: the file says how far apart its voxels are, and may say anything."""
+        """Raise if the result would be too large: its size depends on the file's spacing, which is untrusted."""
         voxels = len(image) * math.prod(counts)
         if voxels > max(MAX_VOXELS, _MOST_GROWTH * image.size):
             sizes = "×".join(map(str, counts))
@@ -117,7 +117,7 @@ class ResampleVolume(VolumeOp):
 
 
 def _positions(size: int, made: int, first: int, count: int) -> tuple[Any, Any]:
-    """Return the lower input neighbour of each output voxel, and the distance above it in float64."""
+    """Return the lower input neighbour of each output voxel, and the voxel's distance from it in float64."""
     at = np.arange(first, first + count, dtype=np.int64)
     if made == 1:
         return np.zeros(count, np.int64), np.zeros(count)

@@ -1,4 +1,4 @@
-"""Write volume files: NIfTI, and Zarr 3 arrays in one zip file."""
+"""Writes volume files: NIfTI, and Zarr 3 arrays in one zip file."""
 
 from __future__ import annotations
 
