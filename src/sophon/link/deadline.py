@@ -1,9 +1,9 @@
-"""The moment by which several calls have to be over together.
+"""A deadline shared by several calls.
 
-Each call has a timeout of its own. What takes many calls, such as opening a data set at a hundred nodes, also has an
-end, and a call that is made shortly before it may not take longer than what is left.
+Each call has its own timeout. An operation that takes many calls, such as opening a data set at a hundred nodes, also
+has an overall deadline, and a call made shortly before it may not take longer than the time left.
 
-Concurrency: an end applies to the thread that sets it; threads started from there set it again.
+Concurrency: a deadline applies to the thread that sets it; a thread started from there has to set it again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_LEAST_S = 0.05  # of a call that is made at the very end: Flight takes 0 for no limit at all
+_LEAST_S = 0.05  # for a call made at the very end: to Flight, 0 means no limit at all
 _END_S: ContextVar[float] = ContextVar("sophon-deadline", default=math.inf)
 
 
 @contextmanager
 def until(end_s: float) -> Iterator[None]:
-    """Make all calls inside the block end by a moment of the monotonic clock, or by an earlier one set outside."""
+    """Make all calls inside the block end by a time on the monotonic clock, or by an enclosing block's earlier one."""
     token = _END_S.set(min(end_s, _END_S.get()))
     try:
         yield
@@ -29,5 +29,5 @@ def until(end_s: float) -> Iterator[None]:
 
 
 def within(timeout_s: float) -> float:
-    """Return how long a call may take: its own timeout, or what is left if that is less."""
+    """Return how long a call may take: its own timeout, or the time left if that is less."""
     return min(timeout_s, max(_END_S.get() - time.monotonic(), _LEAST_S))
