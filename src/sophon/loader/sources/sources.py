@@ -58,7 +58,8 @@ def addresses_of(data: Address) -> list[str]:
     if len(data) > 1:
         paths = [one for one in data if scheme_of(one) is None or is_address(one)]
         if paths:
-            raise ConfigError(f"{paths[0]!r} is a path, but several addresses were given; pass it as Faults(fallback=…)")
+            problem = f"{paths[0]!r} is a path, but several addresses were given"
+            raise ConfigError(f"{problem}; pass it as Faults(fallback=…)")
         if len(set(data)) < len(data):
             raise ConfigError("an address is given twice; give each storage node once")
     return list(data)
