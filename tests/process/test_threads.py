@@ -22,4 +22,3 @@ def test_the_seconds_of_threads_with_a_name_are_counted_and_no_others():
     thread.start()
     thread.join()
     assert counted_s[0] >= 0.04
-    assert cpu_s_of_threads(["sophon-b"]) == 0.0  # it has ended
