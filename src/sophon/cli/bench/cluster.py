@@ -30,7 +30,9 @@ from sophon.units import format_bytes, format_seconds, parse_bandwidth
     help="What limits the rate: the kernel (tbf) or the servers.",
 )
 @click.option("--peers", is_flag=True, help="Also run Ray Data and tf.data service on the same files, cores and links.")
-@click.option("--relays", is_flag=True, help="Also measure relays, like `sophon bench relays`.")
+@click.option(
+    "--relays/--no-relays", default=True, show_default=True, help="Measure relays too, like `sophon bench relays`."
+)
 @json_option
 def bench_cluster_command(
     data: Path | None,
