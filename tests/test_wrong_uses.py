@@ -161,7 +161,7 @@ ADDRESSES = {
         lambda p: p.remote("grpc://me:secret@storage:7077/train"),
         "expected an address like grpc://host:port",
     ),
-    "a path among nodes": (lambda p: p.remote([p.url, str(p.images)]), r"give it as Faults\(fallback="),
+    "a path among nodes": (lambda p: p.remote([p.url, str(p.images)]), r"pass it as Faults\(fallback="),
     "a node twice": (lambda p: p.remote([p.url, p.url]), "give each storage node once"),
     "no node": (lambda p: p.remote([]), "expected an address, a path, or a list of addresses"),
     "a node to fall back on": (

@@ -174,7 +174,7 @@ def test_one_of_two_dies_without_worker_threads(pair, expected, settings):
 def test_several_addresses_that_make_no_sense(images):
     for data, words in [
         ([], "a list of addresses"),
-        (["grpc://localhost:1/data", str(images)], r"give it as Faults\(fallback"),
+        (["grpc://localhost:1/data", str(images)], r"pass it as Faults\(fallback"),
         (["grpc://localhost:1/data"] * 2, "given twice"),
         ([1], "a list of addresses"),
     ]:
