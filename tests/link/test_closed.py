@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sophon.errors import ProtocolError, StoreError
-from sophon.link.closed import Room, enclosed, opened_batch, parts_of
+from sophon.link.closed import Room, clock_and_message, enclosed, opened_batch
 from sophon.link.wire import REPLY_SCHEMA, Reply, StreamClock, batch_of, raw_batch
 
 PAYLOADS = st.lists(st.binary(max_size=300), min_size=1, max_size=8)
@@ -54,12 +54,12 @@ def test_a_clock_and_a_batch_in_one_envelope_are_told_apart(payloads, clock):
     room = Room(len(replies), sum(map(len, payloads)))
     batch = batch_of(replies, room)
     for envelope in (room.enclosed(batch, clock), enclosed(batch, clock)):
-        found, message = parts_of(envelope)
+        found, message = clock_and_message(envelope)
         assert found.rstrip() == clock
         assert message.to_pybytes() == batch.serialize().to_pybytes()
         assert opened_batch(message, REPLY_SCHEMA).equals(batch)
     if clock:
-        assert parts_of(pa.py_buffer(clock)) == (clock, None)
+        assert clock_and_message(pa.py_buffer(clock)) == (clock, None)
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])

@@ -20,7 +20,7 @@ import pyarrow as pa
 from sophon.codec import Cut
 from sophon.errors import ConfigError, ProtocolError
 from sophon.link.answer import opened_from, parse_answer
-from sophon.link.closed import enclosed, opened_batch, parts_of
+from sophon.link.closed import clock_and_message, enclosed, opened_batch
 from sophon.link.wire import REPLY_SCHEMA, Reply, Request, StreamClock, agreed, batch_of, replies_of
 from sophon.pipeline import Pipeline, ops
 from tests.support.answer import ANSWER
@@ -132,7 +132,7 @@ def _batch(rng: random.Random) -> Callable[[], object]:
     envelope = pa.py_buffer(mutated_bytes(whole, rng))
 
     def take() -> object:
-        clock, message = parts_of(envelope)
+        clock, message = clock_and_message(envelope)
         told = StreamClock.from_bytes(clock) if clock else None
         return told, [] if message is None else list(replies_of(opened_batch(message, REPLY_SCHEMA), REQUEST))
 

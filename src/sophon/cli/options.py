@@ -51,6 +51,27 @@ def cache_option(command: _Command) -> _Command:
     )(command)
 
 
+def announce_options(what: str) -> Callable[[_Command], _Command]:
+    """Add ``--registry`` and ``--advertise`` to the command of a node or a relay."""
+
+    def add(command: _Command) -> _Command:
+        command = click.option(
+            "--advertise",
+            default="",
+            metavar="HOST[:PORT]",
+            envvar="SOPHON_ADVERTISE",
+            help=f"Address at which trainers reach this {what}, for the registry; by default the one it listens on.",
+        )(command)
+        return click.option(
+            "--registry",
+            metavar="ADDRESS",
+            envvar="SOPHON_REGISTRY",
+            help=f"Registry to announce this {what} to, such as sophon://host:7070, or @FILE with its address.",
+        )(command)
+
+    return add
+
+
 def resource_options(*, required: bool) -> Callable[[_Command], _Command]:
     """Add an option for every resource; each is passed to the command under the name of its rate, as None if left out.
 

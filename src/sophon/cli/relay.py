@@ -13,6 +13,7 @@ import click
 from sophon.cli.access import relay_access_options
 from sophon.cli.limits import limit_options, limits_from
 from sophon.cli.logs import INTERRUPTED, set_format, tell
+from sophon.cli.options import announce_options
 from sophon.errors import ConfigError
 
 _NAMED = re.compile(r"([^=/:]+)=(.+://.+)")
@@ -72,19 +73,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--ready-file", type=_FILE, help="File to write when ready: JSON with url, port and pid.")
 @click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for the nodes to start.")
-@click.option(
-    "--registry",
-    metavar="ADDRESS",
-    envvar="SOPHON_REGISTRY",
-    help="Registry to announce this relay to, such as sophon://host:7070, or @FILE with its address.",
-)
-@click.option(
-    "--advertise",
-    default="",
-    metavar="HOST[:PORT]",
-    envvar="SOPHON_ADVERTISE",
-    help="Address at which trainers reach this relay, for the registry; by default the one it listens on.",
-)
+@announce_options("relay")
 @click.option("--debug", is_flag=True, help="Include tracebacks and local paths in the errors sent to trainers.")
 def relay(
     addresses: tuple[str, ...],

@@ -12,7 +12,7 @@ import click
 from sophon.cli.access import access_from, access_options
 from sophon.cli.limits import limit_options, limits_from
 from sophon.cli.logs import INTERRUPTED, set_format, tell
-from sophon.cli.options import cache_option, parsed
+from sophon.cli.options import announce_options, cache_option, parsed
 from sophon.cli.paths import named_paths
 from sophon.cli.progress import count_bar
 from sophon.errors import ArtifactError
@@ -128,19 +128,7 @@ LOG = logging.getLogger("sophon.server")
     default=0.0,
     help="Price of a million requests to an object store, for the metrics.",
 )
-@click.option(
-    "--registry",
-    metavar="ADDRESS",
-    envvar="SOPHON_REGISTRY",
-    help="Registry to announce this node to, such as sophon://host:7070, or @FILE with its address.",
-)
-@click.option(
-    "--advertise",
-    default="",
-    metavar="HOST[:PORT]",
-    envvar="SOPHON_ADVERTISE",
-    help="Address at which trainers reach this node, for the registry; by default the one it listens on.",
-)
+@announce_options("node")
 @cache_option
 def serve(
     paths: tuple[str, ...],

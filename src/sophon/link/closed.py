@@ -138,7 +138,7 @@ def read_options() -> Any:
     return pa.ipc.IpcReadOptions(included_fields=[0])
 
 
-def parts_of(envelope: pa.Buffer) -> tuple[bytes, pa.Buffer | None]:
+def clock_and_message(envelope: pa.Buffer) -> tuple[bytes, pa.Buffer | None]:
     """Return the clock in an envelope, or no bytes, and the message of its record batch, or None."""
     head = envelope[:_MOST_CLOCK_BYTES].to_pybytes()
     at = head.find(_CONTINUATION[:1])

@@ -29,7 +29,7 @@ from sophon.errors import (
 )
 from sophon.link import grpc_fork as fork
 from sophon.link.answer import MAX_TRUSTED_BYTES, check_answer, opened_from, parse_answer
-from sophon.link.closed import CLOSED_SCHEMA, opened_batch, parts_of, read_options
+from sophon.link.closed import CLOSED_SCHEMA, clock_and_message, opened_batch, read_options
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.deadline import within
 from sophon.link.listing import Listing, received
@@ -334,7 +334,7 @@ class _FlightFetch(Fetch):
             self.waiting_since_s = None  # the caller may take as long as it likes with a reply
             note, batch = chunk.app_metadata, None if is_closed else chunk.data
             if note is not None:
-                clock, message = parts_of(note) if is_closed else (note.to_pybytes(), None)
+                clock, message = clock_and_message(note) if is_closed else (note.to_pybytes(), None)
                 self.clock = StreamClock.from_bytes(clock) if clock else self.clock
                 batch = batch if message is None else opened_batch(message, self._request.schema)
             if batch is not None:
