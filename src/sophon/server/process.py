@@ -27,6 +27,7 @@ from sophon.process.stop import StopSignals
 from sophon.server.access import Access
 from sophon.server.announcing import Announcer, Announcing, held_by, node_name
 from sophon.server.budget import CpuBudget
+from sophon.server.call_threads import bound_call_threads
 from sophon.server.executor import Executor
 from sophon.server.isolation.processes import Processes
 from sophon.server.journal import LOG
@@ -124,8 +125,7 @@ def run_executor(
     """
     _check_place(config)
     tell_all(config.debug)
-    _allow_many_files()
-    keep_buffers()
+    _set_bounds(config.limits)
     metrics = Metrics()
     if any(isinstance(store.path, Address) for store in stores.values()):
         metrics.price_buckets(config.prices)
@@ -202,8 +202,11 @@ def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: fl
         os._exit(1)
 
 
-def _allow_many_files() -> None:
-    """Raise the soft limit on descriptors to the hard limit: every connection and every open file takes one."""
+def _set_bounds(limits: Limits) -> None:
+    """Set the bounds of this process on descriptors, threads and memory that it keeps."""
+    bound_call_threads(limits.requests)
+    keep_buffers()
+    # Every connection and every open file takes a descriptor.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
