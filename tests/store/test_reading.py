@@ -196,3 +196,46 @@ def test_a_job_that_knows_how_long_its_read_took_is_believed():
     assert ended.wait(HANG_S)
     assert lane.read_s == reading.each_s == 0.25
     lane.close()
+
+
+def _threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("sophon-read")]
+
+
+def _burst(reading, jobs):
+    """Queue quick jobs at once, as a request for raw files does, and wait for the last one."""
+    done = threading.Semaphore(0)
+
+    def read():
+        tell_took(50e-6)
+        return done.release
+
+    lane = reading.lane()
+    with reading._lock:  # no thread may take a job before all are queued
+        for _ in range(jobs):
+            lane.add(read, 1, 1_000)
+    for _ in range(jobs):
+        assert done.acquire(timeout=HANG_S)
+    lane.close()
+
+
+def test_a_burst_of_quick_reads_starts_no_more_threads_than_may_read_at_once():
+    reading = Reading(lingers=True)
+    for _ in range(20):
+        _burst(reading, 30)
+    assert reading.at_once == 2
+    assert 1 <= len(_threads()) <= 2
+    reading.close()
+    wait_until(_no_threads)
+
+
+def test_threads_that_stay_are_not_woken_when_a_request_ends():
+    reading = Reading(lingers=True)
+    _burst(reading, 30)
+    wait_until(lambda: reading._idle and len(reading._idle) == len(_threads()))
+    idle = list(reading._idle)
+    reading.opened(1)
+    reading.opened(-1)
+    assert reading._idle == idle
+    reading.close()
+    wait_until(_no_threads)

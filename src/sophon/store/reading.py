@@ -19,7 +19,6 @@ collector in a thread that holds the stage's lock; it does not change any state 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -104,6 +103,7 @@ class Reading:
         self._under_way_bytes = 0
         self._hung = 0
         self._idle: list[threading.Condition] = []  # one condition per idle thread
+        self._coming = 0  # threads that were woken or started and have not looked for a job yet
         self._open = 0
         self._number = 0
         self._is_closed = False
@@ -186,23 +186,30 @@ class Reading:
         if self._is_closed or not self._lanes or not self._may_start():
             return
         if self._idle:
-            # Wake the thread that was busy last: its memory is still in the CPU's caches, and surplus threads time out.
-            self._idle.pop().notify()
+            self._wake()
             return
         self._number += 1
         thread = threading.Thread(target=self._work, args=(self._number,), name=f"sophon-read-{self._number}")
         thread.daemon = True  # a read that hangs must not keep the process alive
         thread.start()
+        self._coming += 1
+
+    def _wake(self) -> None:
+        """Wake the thread that was busy last: its memory is still in the CPU's caches, and surplus threads time out."""
+        self._idle.pop().notify()
+        self._coming += 1
 
     def _wake_all(self) -> None:
         while self._idle:
-            self._idle.pop().notify()
+            self._wake()
 
     def _may_start(self) -> bool:
-        if len(self._under_way) - self._hung >= self.at_once:
+        """Return whether one more read may start, apart from those that coming threads will start."""
+        at_once = self.at_once
+        if len(self._under_way) - self._hung + self._coming >= at_once:
             self._look_for_hung()
-        running = len(self._under_way) - self._hung
-        return running < self.at_once and (running == 0 or self._under_way_bytes < self.most_bytes)
+        running = len(self._under_way) - self._hung + self._coming
+        return running < at_once and (running == 0 or self._under_way_bytes < self.most_bytes)
 
     def _look_for_hung(self) -> None:
         late_s = time.monotonic() - HUNG_S
@@ -231,8 +238,11 @@ class Reading:
     # --- in the threads of the stage ----------------------------------------------------------------------------------
 
     def _work(self, number: int) -> None:
+        is_new = True
         while True:
             with self._lock:
+                self._coming -= is_new
+                is_new = False
                 taken = self._await()
                 if taken is None:
                     return
@@ -261,10 +271,11 @@ class Reading:
             wanted = threading.Condition(self._lock)
             self._idle.append(wanted)
             # Not forever, so that nothing depends on every wake-up reaching the right thread.
-            if wanted.wait(_IDLE_S):
+            wanted.wait(_IDLE_S)
+            if wanted not in self._idle:  # woken, perhaps just as the time was up
+                self._coming -= 1
                 continue
-            with contextlib.suppress(ValueError):  # woken just now
-                self._idle.remove(wanted)
+            self._idle.remove(wanted)
             if not self._lanes:
                 return None
         return None
@@ -289,7 +300,7 @@ class Reading:
         """Count the lanes that are open."""
         with self._lock:
             self._open = max(self._open + by, 0)  # after a fork, lanes of the parent may still be closed
-            if not self._open:
+            if not self._open and not self._lingers:
                 self._wake_all()
 
 
