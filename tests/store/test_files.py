@@ -78,7 +78,8 @@ def _run(root, names, sizes, space):
     text = "".join(names).encode()
     starts = np.concatenate([[0], np.cumsum([len(name.encode()) for name in names])]).astype(np.int64)
     data = np.frombuffer(text, np.uint8)
-    found, seconds = files.read_run(os.fsencode(root), starts, data, np.array(sizes, np.int64), memoryview(space))
+    space = memoryview(space)
+    found, seconds = files.read_run(os.fsencode(root), starts[:-1], starts[1:], data, np.array(sizes, np.int64), space)
     assert 0 <= seconds < HANG_S
     return found
 
@@ -91,7 +92,8 @@ def test_a_run_of_files_lies_side_by_side_as_os_reads_them(tmp_path):
     space = bytearray(sum(sizes))
     assert _run(f"{tmp_path}/", names, sizes, space) == 3
     assert bytes(space) == b"".join((tmp_path / name).read_bytes() for name in names)
-    assert files.read_run(b"/", np.zeros(1, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int64), space) == (0, 0.0)
+    nothing = np.zeros(0, np.int64)
+    assert files.read_run(b"/", nothing, nothing, np.zeros(0, np.uint8), nothing, space) == (0, 0.0)
 
 
 @pytest.mark.parametrize("wrong", ["nothing", "folder", "pipe", "shorter", "longer", "a\0.jpg", "x" * 5000, ""])
@@ -111,10 +113,13 @@ def test_a_run_never_leaves_the_memory_that_it_is_given(tmp_path):
     space = bytearray(5)
     assert _run(f"{tmp_path}/", ["a", "a"], [3, 3], space) == 1
     assert _run(f"{tmp_path}/", ["a"], [-1], space) == 0
-    ahead = np.array([0, 9], np.int64)  # beyond the names
-    assert files.read_run(os.fsencode(f"{tmp_path}/"), ahead, np.zeros(1, np.uint8), ahead[:1] + 3, space)[0] == 0
-    with pytest.raises(ValueError, match="2 starts"):
-        files.read_run(b"", np.zeros(1, np.int64), np.zeros(1, np.uint8), np.ones(1, np.int64), space)
+    first, beyond, size = np.zeros(1, np.int64), np.full(1, 9, np.int64), np.full(1, 3, np.int64)
+    root, name = os.fsencode(f"{tmp_path}/"), np.frombuffer(b"a", np.uint8)
+    assert files.read_run(root, first, first + 1, name, size, space)[0] == 1
+    for start, end in ((first, beyond), (first - 1, first + 1), (first + 1, first), (beyond, beyond + 1)):
+        assert files.read_run(root, start, end, name, size, space)[0] == 0
+    with pytest.raises(ValueError, match="2 starts and ends"):
+        files.read_run(b"", first, np.zeros(2, np.int64), name, np.ones(2, np.int64), space)
 
 
 def test_a_store_reads_the_same_run_with_the_extension_and_without_whatever_is_missing(tmp_path, monkeypatch):

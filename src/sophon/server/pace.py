@@ -5,7 +5,7 @@ sample, and the node's cores waiting for a stream that cannot take what they hav
 pace, derived from how long its last batches took.
 
 Raw samples may be sent in larger batches: no core waits for the stream in the meantime, and reading ahead continues
-(`run_bytes`).
+(`run_bytes`). Batches get smaller towards the end of a request only if the trainer waits for no other one.
 
 Concurrency: updated by the threads of all streams; a lost update does no harm beyond a slightly worse pace.
 """
@@ -13,6 +13,10 @@ Concurrency: updated by the threads of all streams; a lost update does no harm b
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from cachetools import LRUCache
 
@@ -36,14 +40,15 @@ class Pace:
     def __init__(self) -> None:
         self.batch_bytes = self.run_bytes = float(MOST_BYTES) / 8
 
-    def run(self, left_bytes: int) -> float:
+    def run(self, left_bytes: int, *, is_only: bool = True) -> float:
         """Return how many of a request's remaining bytes of raw samples to send at once.
 
-        On a slow link the last samples are sent in smaller batches: the trainer starts on a sample when its batch has
-        arrived, and work after the last byte cannot overlap with the transfer. Samples that would leave a very small
-        batch behind are sent in one piece, since each batch costs the node as much CPU as 200 KB of payload.
+        On a slow link the last samples of a trainer's only request are sent in smaller batches: the trainer starts on a
+        sample when its batch has arrived, and work after the last byte cannot overlap with the transfer. Samples that
+        would leave a very small batch behind are sent in one piece, since each batch costs the node as much CPU as
+        200 KB of payload.
         """
-        if self.run_bytes >= left_bytes and self.run_bytes >= MOST_BYTES:
+        if not is_only or (self.run_bytes >= left_bytes and self.run_bytes >= MOST_BYTES):
             return self.run_bytes
         is_end = left_bytes <= 1.5 * _LAST_BYTES
         return min(self.run_bytes, max(left_bytes if is_end else left_bytes / 2, _LAST_BYTES))
@@ -62,10 +67,11 @@ def _nearer(now_bytes: float, fitting_bytes: float, most_bytes: int) -> float:
 
 
 class Paces:
-    """The pace of every trainer, by its address."""
+    """The pace of every trainer, by its address, and how many streams each of its connections has."""
 
     def __init__(self) -> None:
         self._by_host: LRUCache[str, Pace] = LRUCache(_TRAINERS)
+        self._streams: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def of(self, peer: str) -> Pace:
@@ -73,3 +79,39 @@ class Paces:
         host = peer.rpartition(":")[0]
         with self._lock:
             return self._by_host.setdefault(host, Pace())
+
+    @contextmanager
+    def stream(self, peer: str) -> Iterator[StreamPace]:
+        """Count a stream of a connection while it lasts."""
+        with self._lock:
+            self._streams[peer] += 1
+        try:
+            yield StreamPace(self.of(peer), peer, self)
+        finally:
+            with self._lock:
+                self._streams[peer] -= 1
+                if not self._streams[peer]:
+                    del self._streams[peer]
+
+    def streams(self, peer: str) -> int:
+        """Return how many streams a connection has."""
+        return self._streams.get(peer, 0)
+
+
+@dataclass(frozen=True)
+class StreamPace:
+    """The pace of one stream.
+
+    Args:
+        trainer: Pace of its trainer.
+        peer: Its connection.
+        paces: What counts the streams of the connection.
+    """
+
+    trainer: Pace
+    peer: str
+    paces: Paces
+
+    def run(self, left_bytes: int) -> float:
+        """Return how many of the request's remaining bytes of raw samples to send at once."""
+        return self.trainer.run(left_bytes, is_only=self.paces.streams(self.peer) <= 1)

@@ -65,14 +65,15 @@ def read_into(bytes path, unsigned char[::1] space):
     return is_read
 
 
-def read_run(bytes root, const int64_t[::1] starts, const unsigned char[::1] names, const int64_t[::1] sizes,
-             unsigned char[::1] space):
+def read_run(bytes root, const int64_t[::1] starts, const int64_t[::1] ends, const unsigned char[::1] names,
+             const int64_t[::1] sizes, unsigned char[::1] space):
     """Read files side by side into memory, until one is not a regular file of the given size.
 
     Args:
         root: Common beginning of all paths.
-        starts: Where the rest of each path begins in `names`, and where the last one ends.
-        names: The rest of all paths.
+        starts: Where the rest of each path begins in `names`.
+        ends: Where it ends.
+        names: Text that contains the rest of each path.
         sizes: Size of each file, in bytes.
         space: At least as many bytes as all files have.
 
@@ -84,16 +85,16 @@ def read_run(bytes root, const int64_t[::1] starts, const unsigned char[::1] nam
     cdef char path[_PATH_BYTES]
     cdef double start_s, cpu_s, took_s
     cdef long slept
-    if starts.shape[0] != count + 1:
-        raise ValueError(f"expected {count + 1} starts of names, got {starts.shape[0]}")
+    if starts.shape[0] != count or ends.shape[0] != count:
+        raise ValueError(f"expected {count} starts and ends of names, got {starts.shape[0]} and {ends.shape[0]}")
     if not count:
         return 0, 0.0
     with nogil:
         start_s, cpu_s, slept = _seconds(CLOCK_MONOTONIC), _seconds(CLOCK_THREAD_CPUTIME_ID), _sleeps()
         number = 0
         while number < count:
-            length = starts[number + 1] - starts[number]
-            if length <= 0 or starts[number] < 0 or starts[number + 1] > names.shape[0] or sizes[number] <= 0:
+            length = ends[number] - starts[number]
+            if length <= 0 or starts[number] < 0 or ends[number] > names.shape[0] or sizes[number] <= 0:
                 break
             if sizes[number] > space.shape[0] - at or prefix + length >= _PATH_BYTES:
                 break

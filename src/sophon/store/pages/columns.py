@@ -162,9 +162,8 @@ def texts_of(column: Any) -> Callable[[int], bytes]:
     array = whole(column).cast(pa.large_binary())
     if not len(array) or array.null_count:
         return lambda index: array[index].as_py()
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64)[array.offset : array.offset + len(array) + 1].data
-    text = memoryview(b"" if data is None else data)
+    found, ends = _text_and_offsets(array)
+    text, offsets = found.data, ends.data
 
     def text_of(index: int) -> bytes:
         if not 0 <= index < len(array):
@@ -172,6 +171,41 @@ def texts_of(column: Any) -> Callable[[int], bytes]:
         return bytes(text[offsets[index] : offsets[index + 1]])
 
     return text_of
+
+
+class TextSpans:
+    """Where the strings of a column lie in memory, looked up a hundred times as quickly as by `take`.
+
+    Args:
+        column: Strings without nulls.
+    """
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+        self._found: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]] | None = None
+
+    def of(
+        self, rows: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        """Return where the strings of some rows begin and end in a text, and the text."""
+        if isinstance(self._column, PagedColumn):
+            text, offsets = _text_and_offsets(self._column.take(rows))
+            return offsets[:-1], offsets[1:], text
+        if self._found is None:  # not before it is needed: the pieces of a column may have to be joined
+            self._found = _text_and_offsets(whole(self._column))
+        text, offsets = self._found
+        return offsets[:-1][rows], offsets[1:][rows], text
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_column": self._column, "_found": None}
+
+
+def _text_and_offsets(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    _, offsets, text = array.cast(pa.large_binary()).buffers()
+    if not len(array):
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    found = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return np.frombuffer(b"" if text is None else text, np.uint8), found
 
 
 def parts_of(column: Any) -> Iterable[pa.Array]:
