@@ -22,12 +22,12 @@ from sophon.artifact import replacing
 from sophon.errors import ConfigError
 from sophon.link.membership import Held, NodeRecord
 from sophon.link.telling import tell_all
-from sophon.process.arenas import keep_buffers
+from sophon.process.arenas import bound_arenas, keep_buffers
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access
 from sophon.server.announcing import Announcer, Announcing, held_by, node_name
 from sophon.server.budget import CpuBudget
-from sophon.server.call_threads import bound_call_threads
+from sophon.server.call_threads import bound_call_threads, watch_in_call_threads
 from sophon.server.executor import Executor
 from sophon.server.isolation.processes import Processes
 from sophon.server.journal import LOG
@@ -203,8 +203,10 @@ def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: fl
 
 
 def _set_bounds(limits: Limits) -> None:
-    """Set the bounds of this process on descriptors, threads and memory that it keeps."""
+    """Set what this process keeps: descriptors, threads and memory."""
     bound_call_threads(limits.requests)
+    watch_in_call_threads()
+    bound_arenas()
     keep_buffers()
     # Every connection and every open file takes a descriptor.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
