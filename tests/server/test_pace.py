@@ -39,6 +39,21 @@ def test_where_the_link_is_slow_the_last_samples_of_a_request_come_in_smaller_ba
     assert pace.run(7_000_000) == MOST_RUN_BYTES, "all of it at once"
 
 
+def test_while_the_trainer_has_another_request_the_last_samples_need_not_come_in_smaller_batches():
+    paces = Paces()
+    with paces.stream("ipv4:10.0.0.1:4000") as first:
+        for _ in range(40):
+            first.trainer.sent(int(first.trainer.run_bytes), first.trainer.run_bytes / 2.5e6)
+        assert first.run(3_000_000) == 1_500_000
+        with paces.stream("ipv4:10.0.0.1:4001"):
+            assert first.run(3_000_000) == 1_500_000, "another process of that machine waits for its own samples"
+        with paces.stream("ipv4:10.0.0.1:4000") as second:
+            assert first.run(3_000_000) == second.run(3_000_000) == first.trainer.run_bytes
+        assert first.run(3_000_000) == 1_500_000
+    assert paces.streams("ipv4:10.0.0.1:4000") == 0, "nothing is kept of a connection without streams"
+    assert not paces._streams
+
+
 def test_a_link_that_becomes_slow_is_followed_within_a_few_batches():
     pace = Pace()
     _settle(pace, 1e9)

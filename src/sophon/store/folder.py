@@ -75,7 +75,7 @@ class FolderStore(Store):
         self._root = f"{path}/"  # text, since creating a Path for every read takes as long as opening the file
         self._root_bytes = os.fsencode(self._root)
         self._odd_paths = manifest.locations["path"] if "path" in manifest.locations.column_names else None
-        self._names = TextSpans(manifest.ids)
+        self._names = TextSpans(manifest, "ids")
 
     @classmethod
     def scan(

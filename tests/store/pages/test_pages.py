@@ -20,7 +20,7 @@ from sophon.errors import ArtifactError, Error, StoreError
 from sophon.link.listing import piece_of, received
 from sophon.store.manifest import Manifest, sources_table
 from sophon.store.pages import file as pages
-from sophon.store.pages.columns import texts_of
+from sophon.store.pages.columns import TextSpans, texts_of
 from sophon.store.pages.file import PAGE_ROWS
 
 ROWS = 2 * PAGE_ROWS + 77
@@ -94,6 +94,12 @@ def test_single_rows_some_rows_and_pieces_are_those_of_the_whole(tmp_path):
         for row in (len(column), -len(column) - 1):
             with pytest.raises(IndexError):
                 text_of(row)
+    for owner in (manifest, manifest.select(rows), paged):
+        spans = pickle.loads(pickle.dumps(TextSpans(owner, "ids")))
+        for some in (rows[rows < len(owner.ids)], rows[:0]):
+            starts, ends, text = spans.of(some)
+            found = [bytes(text[start:end]).decode() for start, end in zip(starts, ends, strict=True)]
+            assert found == [owner.ids[row].as_py() for row in some.tolist()]
     assert paged.ids.take(pa.array(rows)).equals(manifest.ids.take(pa.array(rows)))
     for start, length in ((0, 5), (250, 20), (ROWS - 3, 50), (ROWS, 1)):
         assert paged.ids.slice(start, length).equals(manifest.ids.slice(start, length))

@@ -177,27 +177,31 @@ class TextSpans:
     """Where the strings of a column lie in memory, looked up a hundred times as quickly as by `take`.
 
     Args:
-        column: Strings without nulls.
+        manifest: Has the column, and can be pickled, which a column in a file cannot.
+        name: Name of the manifest's attribute that is the column; it has no nulls.
     """
 
-    def __init__(self, column: Any) -> None:
-        self._column = column
+    def __init__(self, manifest: Any, name: str) -> None:
+        self._manifest = manifest
+        self._name = name
         self._found: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]] | None = None
 
     def of(
         self, rows: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
         """Return where the strings of some rows begin and end in a text, and the text."""
-        if isinstance(self._column, PagedColumn):
-            text, offsets = _text_and_offsets(self._column.take(rows))
-            return offsets[:-1], offsets[1:], text
-        if self._found is None:  # not before it is needed: the pieces of a column may have to be joined
-            self._found = _text_and_offsets(whole(self._column))
+        if self._found is None:
+            column = getattr(self._manifest, self._name)
+            if isinstance(column, PagedColumn):
+                text, offsets = _text_and_offsets(column.take(rows))
+                return offsets[:-1], offsets[1:], text
+            # Not before it is needed: the pieces of a column may have to be joined.
+            self._found = _text_and_offsets(whole(column))
         text, offsets = self._found
         return offsets[:-1][rows], offsets[1:][rows], text
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_column": self._column, "_found": None}
+        return {"_manifest": self._manifest, "_name": self._name, "_found": None}
 
 
 def _text_and_offsets(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
