@@ -1,8 +1,11 @@
 """How much is sent at once."""
 
+import threading
+
 import pytest
 
 from sophon.server.pace import MOST_BYTES, MOST_RUN_BYTES, Pace, Paces
+from tests.support.waiting import HANG_S
 
 
 def _settle(pace, bytes_per_s, batches=40):
@@ -84,3 +87,19 @@ def test_a_trainer_that_keeps_asking_keeps_its_pace():
     for number in range(300):
         paces.of(f"ipv4:10.1.{number}.1:1")
         assert paces.of("ipv4:10.0.0.1:4000") is first
+
+
+def test_a_stream_may_be_dropped_while_its_thread_counts_another():
+    paces = Paces()
+    dropped = paces.stream("ipv4:10.0.0.1:4000")
+    dropped.__enter__()
+
+    def collect():
+        with paces._lock:  # as in the middle of `stream`, when the garbage collector runs
+            dropped.__exit__(None, None, None)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(HANG_S)
+    assert not thread.is_alive()
+    assert not paces._streams

@@ -72,7 +72,7 @@ class Paces:
     def __init__(self) -> None:
         self._by_host: LRUCache[str, Pace] = LRUCache(_TRAINERS)
         self._streams: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: the garbage collector may close a dropped stream at any moment
 
     def of(self, peer: str) -> Pace:
         """Return the pace of the trainer at ``ipv4:10.0.0.7:41234``; all its connections share one."""

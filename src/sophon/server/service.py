@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from sophon.link.closed import CLOSED_SCHEMA, Room, enclosed, nothing
 from sophon.link.wire import (
     Reply,
     Request,
+    StreamClock,
     batch_of,
     parse_json,
     sizes_to_bytes,
@@ -177,12 +178,8 @@ class Service(Refusing):
     def _batches(
         self, context: flight.ServerCallContext, request: Request, work: Work, seat: Seat
     ) -> Iterator[tuple[_Part, bytes]]:
-        with (
-            seat,
-            self._counted_reads(request, work),
-            self._paces.stream(context.peer()) as pace,
-            self._typed_errors(context),
-        ):
+        counted = StreamClock()
+        with seat, self._paces.stream(context.peer()) as pace, self._typed_errors(context):
             batch = Gathering(pace.trainer, time.monotonic())
             for made in work.pulse(lambda: batch.wait_s(time.monotonic()), pace.run):
                 run = made if isinstance(made, Run) else None
@@ -202,11 +199,13 @@ class Service(Refusing):
                         seat.hold(-run.size_bytes)
                         batch.sent_run(run.size_bytes, began_s, time.monotonic())
                         del run, part
+                    counted = self._count_reads(request, work.clock, counted)
                 if reply is not None:
                     batch.add(reply, time.monotonic())
             if batch.replies:
                 for part in self._sent(request, batch.replies, batch.size_bytes):
                     yield part, work.clock.to_bytes()
+            self._count_reads(request, work.clock, counted)
 
     def _sent(self, request: Request, replies: list[Reply], size_bytes: int) -> Iterator[_Part]:
         """Yield replies as one record batch once the rate limit allows it, and empty batches until then."""
@@ -242,16 +241,12 @@ class Service(Refusing):
                 yield _Part(batch_of([], schema=request.schema), None)
                 since_s = time.monotonic()
 
-    @contextmanager
-    def _counted_reads(self, request: Request, work: Work) -> Iterator[None]:
-        """Add the reads of a request to the metrics when it ends, in whatever way."""
-        try:
-            yield
-        finally:
-            clock = work.clock
-            self._metrics.reads.labels(request.dataset).inc(clock.reads)
-            self._metrics.read_bytes.labels(request.dataset).inc(clock.read_bytes)
-            self._metrics.read_s.labels(request.dataset).inc(clock.read_s)
+    def _count_reads(self, request: Request, clock: StreamClock, counted: StreamClock) -> StreamClock:
+        """Add reads since the last call to the metrics; return the current counts."""
+        self._metrics.reads.labels(request.dataset).inc(clock.reads - counted.reads)
+        self._metrics.read_bytes.labels(request.dataset).inc(clock.read_bytes - counted.read_bytes)
+        self._metrics.read_s.labels(request.dataset).inc(clock.read_s - counted.read_s)
+        return replace(clock)
 
     def _typed_errors(self, context: flight.ServerCallContext) -> typed_errors:
         peer = context.peer()
