@@ -7,6 +7,7 @@ on the trainer, so only a share of the samples is checked unless the user wants 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -63,6 +64,9 @@ class VerifiedTransport(Transport):
         self.pipeline = pipeline
         self.shares = _SHARES[samples]
         self._random = random.SystemRandom()
+        # Replies until the next one that is checked, of raw files and of processed samples. Drawing the gaps costs a
+        # random number per check, not per reply. An update lost between threads only moves a check.
+        self._gaps = [self._gap(share) for share in self.shares]
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Open the data set through the wrapped transport."""
@@ -92,8 +96,7 @@ class VerifiedTransport(Transport):
 
     def check(self, reply: Reply, request: Request, timeout_s: float) -> None:
         """Raise `ProtocolError` if a reply is selected for checking and is wrong."""
-        share = self.shares[0 if reply.cut == RAW else 1]
-        if reply.error is not None or (share < 1 and self._random.random() >= share):
+        if reply.error is not None or not self._is_chosen(0 if reply.cut == RAW else 1):
             return
         data = reply.payload if reply.cut == RAW else self._file(request, reply.position, timeout_s)
         # A repeated sample in an epoch has a larger key: its index plus the number of samples.
@@ -103,6 +106,15 @@ class VerifiedTransport(Transport):
             problem = f"{reply.cut}, which does not match its file"
         if problem is not None:
             raise ProtocolError(f"{self.address} lied about sample {sample}: it sent {problem}")
+
+    def _is_chosen(self, kind: int) -> bool:
+        left = self._gaps[kind]
+        self._gaps[kind] = self._gap(self.shares[kind]) if left <= 0 else left - 1
+        return left <= 0
+
+    def _gap(self, share: float) -> int:
+        """Draw how many replies to let pass before the next check, as if each were chosen on its own."""
+        return 0 if share >= 1 else int(math.log(1 - self._random.random()) / math.log(1 - share))
 
     def _file(self, request: Request, position: int, timeout_s: float) -> bytes:
         keys = (request.keys[position],) if request.keys else ()
