@@ -6,7 +6,8 @@ gRPC has a bound of its own, but Arrow offers no way to set it, so threads beyon
 (`bounded_threads.c`): gRPC then tells the caller that it is exhausted, without Python, and loaders try again.
 
 Connections are watched by the threads of calls themselves. By default gRPC has a separate pool for that, which wakes up
-three threads for every piece that a slow link takes: a seventh of the node's CPU time for raw files at 40 Mbit/s.
+three threads for every piece that a slow link takes: a seventh of the node's CPU time for raw files at 40 Mbit/s. A
+relay is a client too, and keeps the pool.
 
 Limits: the bound holds on 64-bit Linux, and only if the extension was built.
 """

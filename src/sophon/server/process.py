@@ -103,6 +103,7 @@ def run_server(stores: Mapping[str, Store], config: ServerConfig, on_ready: Call
     def executor(budget: CpuBudget, maker: Maker) -> Executor:
         return Executor(stores, budget, config.patience_s, config.limits, maker)
 
+    watch_in_call_threads()
     is_interrupt = run_executor(executor, config, on_ready, stores)
     for store in stores.values():
         store.close()
@@ -205,7 +206,6 @@ def _drain(steps: Sequence[Callable[[], None]], signals: StopSignals, most_s: fl
 def _set_bounds(limits: Limits) -> None:
     """Set what this process keeps: descriptors, threads and memory."""
     bound_call_threads(limits.requests)
-    watch_in_call_threads()
     bound_arenas()
     keep_buffers()
     # Every connection and every open file takes a descriptor.
