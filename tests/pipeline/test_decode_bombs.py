@@ -1,7 +1,6 @@
 """Files that were made to keep a decoder busy end in an error, before anything is decoded."""
 
 import io
-import re
 import time
 
 import numpy as np
@@ -32,11 +31,7 @@ def test_a_bomb_is_refused_at_once(name, form):
     begin_s = time.thread_time()
     with pytest.raises(OpError, match=r"the JPEG file (declares|has)"):
         ops.Decode().apply(data)
-    took_s = time.thread_time() - begin_s
-    # A regular expression takes most of it, and as long as this machine needs for one.
-    begin_s = time.thread_time()
-    re.match(rb"[\x00-\xff]*", data)
-    assert took_s < max(0.5, 5 * (time.thread_time() - begin_s))
+    assert time.thread_time() - begin_s < 0.5  # of which a regular expression takes most
 
 
 @pytest.mark.parametrize("name", BOMBS)

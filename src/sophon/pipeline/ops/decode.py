@@ -181,10 +181,10 @@ def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None
     pixels = components = 0
     is_progressive = False
     for _ in range(_MOST_SEGMENTS):
-        found = _PADDING.match(value, at)
+        found = _PADDING.match(value, at, at + _MOST_PADDING + 1)  # not through all of a bomb
         after = at if found is None else found.end()
         if after - at > _MOST_PADDING:
-            raise OpError(f"the JPEG file has {after - at:,} meaningless bytes in its header.", remedy=_REMEDY)
+            raise OpError(f"the JPEG file has more than {_MOST_PADDING:,} meaningless bytes in its header.", remedy=_REMEDY)
         if after >= end or after == at:
             return
         marker = value[after]
