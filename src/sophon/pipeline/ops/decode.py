@@ -184,7 +184,9 @@ def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None
         found = _PADDING.match(value, at, at + _MOST_PADDING + 1)  # not through all of a bomb
         after = at if found is None else found.end()
         if after - at > _MOST_PADDING:
-            raise OpError(f"the JPEG file has more than {_MOST_PADDING:,} meaningless bytes in its header.", remedy=_REMEDY)
+            raise OpError(
+                f"the JPEG file has more than {_MOST_PADDING:,} meaningless bytes in its header.", remedy=_REMEDY
+            )
         if after >= end or after == at:
             return
         marker = value[after]
