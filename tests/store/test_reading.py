@@ -61,33 +61,33 @@ def test_large_files_are_read_by_as_many_readers_as_fill_a_fast_link(each_s, at_
 def test_no_more_reads_are_under_way_than_allowed_and_as_many_as_allowed(most):
     reading, reads = Reading(most), Reads()
     reading.learn(1.0)
-    lane = reading.lane()
+    queue = reading.queue()
     for number in range(2 * most):
-        lane.add(reads.job(number), 1, 10)
+        queue.add(reads.job(number), 1, 10)
     wait_until(lambda: reads.now == most)
     assert reading.under_way == most
     assert reading.under_way_bytes == 10 * most
     reads.go_on.set()
-    wait_until(lambda: lane.reads == 2 * most)
+    wait_until(lambda: queue.reads == 2 * most)
     assert reads.most == most
-    assert lane.read_bytes == 20 * most
-    assert lane.read_s > 0
-    lane.close()
+    assert queue.read_bytes == 20 * most
+    assert queue.read_s > 0
+    queue.close()
     wait_until(_no_threads)
 
 
 def test_bytes_bound_reads_too_and_one_may_always_be_under_way():
     reading, reads = Reading(64, most_bytes=100), Reads()
     reading.learn(1.0)
-    lane = reading.lane()
+    queue = reading.queue()
     for number in range(6):
-        lane.add(reads.job(number), 1, 60)
+        queue.add(reads.job(number), 1, 60)
     wait_until(lambda: reads.now == 2)  # the first leaves room, the second does not
     reads.go_on.set()
-    wait_until(lambda: lane.reads == 6)
+    wait_until(lambda: queue.reads == 6)
     assert reads.most == 2
-    lane.close()
-    huge = reading.lane()
+    queue.close()
+    huge = reading.queue()
     huge.add(reads.job("huge"), 1, 1000)
     wait_until(lambda: huge.reads == 1)
     huge.close()
@@ -95,7 +95,7 @@ def test_bytes_bound_reads_too_and_one_may_always_be_under_way():
 
 def test_requests_take_turns():
     reading, reads = Reading(1), Reads()
-    first, second = reading.lane(), reading.lane()
+    first, second = reading.queue(), reading.queue()
     for number in range(5):
         first.add(reads.job(("first", number)), 1, 1)
     second.add(reads.job(("second", 0)), 1, 1)
@@ -113,32 +113,32 @@ def test_a_lane_in_order_reads_one_after_the_other_and_keeps_nobody_else():
     reading, reads, others = Reading(8), Reads(), Reads()
     reading.learn(1.0)
     others.go_on.set()
-    lane, other = reading.lane(in_order=True), reading.lane()
+    queue, other = reading.queue(in_order=True), reading.queue()
     for number in range(4):
-        lane.add(reads.job(number), 1, 1)
+        queue.add(reads.job(number), 1, 1)
         other.add(others.job(number), 1, 1)
     wait_until(lambda: other.reads == 4)
     assert reads.begun == [0]
     reads.go_on.set()
-    wait_until(lambda: lane.reads == 4)
+    wait_until(lambda: queue.reads == 4)
     assert reads.begun == [0, 1, 2, 3]
     assert reads.most == 1
-    lane.close()
+    queue.close()
     other.close()
 
 
 def test_what_was_not_begun_when_its_request_ended_is_never_read():
     reading, reads = Reading(2), Reads()
-    lane, other = reading.lane(), reading.lane()
+    queue, other = reading.queue(), reading.queue()
     for number in range(10):
-        lane.add(reads.job(number), 1, 1)
+        queue.add(reads.job(number), 1, 1)
     wait_until(lambda: reads.now == 2)
-    lane.close()
+    queue.close()
     reads.go_on.set()
     other.add(reads.job("other"), 1, 1)
     wait_until(lambda: other.reads == 1)
     assert sorted(map(str, reads.begun)) == ["0", "1", "other"]
-    assert lane.reads == 0, "nobody asked for it any more"
+    assert queue.reads == 0, "nobody asked for it any more"
     other.close()
     wait_until(_no_threads)
 
@@ -146,9 +146,9 @@ def test_what_was_not_begun_when_its_request_ended_is_never_read():
 def test_a_read_that_hangs_keeps_nobody_from_reading(monkeypatch):
     monkeypatch.setattr(stage, "HUNG_S", 0.0)
     reading, hang, reads = Reading(2), Reads(), Reads()
-    lane, other = reading.lane(), reading.lane()
+    queue, other = reading.queue(), reading.queue()
     for number in range(2):
-        lane.add(hang.job(number), 1, 1)
+        queue.add(hang.job(number), 1, 1)
     wait_until(lambda: hang.now == 2)
     reads.go_on.set()
     for number in range(3):
@@ -156,9 +156,9 @@ def test_a_read_that_hangs_keeps_nobody_from_reading(monkeypatch):
     wait_until(lambda: reading.staff() or other.reads == 3)
     assert hang.now == 2
     hang.go_on.set()
-    wait_until(lambda: lane.reads == 2)
+    wait_until(lambda: queue.reads == 2)
     assert reading.under_way == 0
-    lane.close()
+    queue.close()
     other.close()
     wait_until(_no_threads)
 
@@ -186,16 +186,16 @@ def test_a_store_is_quick_if_some_of_its_reads_are():
 
 def test_a_job_that_knows_how_long_its_read_took_is_believed():
     reading = Reading()
-    lane, ended = reading.lane(), threading.Event()
+    queue, ended = reading.queue(), threading.Event()
 
     def job():
         tell_took(0.25)
         return ended.set
 
-    lane.add(job, 1, 10)
+    queue.add(job, 1, 10)
     assert ended.wait(HANG_S)
-    assert lane.read_s == reading.each_s == 0.25
-    lane.close()
+    assert queue.read_s == reading.each_s == 0.25
+    queue.close()
 
 
 def _threads():
@@ -210,13 +210,13 @@ def _burst(reading, jobs):
         tell_took(50e-6)
         return done.release
 
-    lane = reading.lane()
+    queue = reading.queue()
     with reading._lock:  # no thread may take a job before all are queued
         for _ in range(jobs):
-            lane.add(read, 1, 1_000)
+            queue.add(read, 1, 1_000)
     for _ in range(jobs):
         assert done.acquire(timeout=HANG_S)
-    lane.close()
+    queue.close()
 
 
 def test_a_burst_of_quick_reads_starts_no_more_threads_than_may_read_at_once():

@@ -7,7 +7,7 @@ envelope contains the stream's clock, in JSON, or a record batch as an Arrow IPC
 record batch, since every message costs the node some 0.1 ms of CPU, however short it is.
 
 Flight copies such bytes once. To avoid a second copy, payloads are put into memory with free space around them
-(`Room`), into which the rest of the message is written: the parts before and after the payloads.
+(`Envelope`), into which the rest of the message is written: the parts before and after the payloads.
 
 A message is opened only if its columns are not compressed; its bytes are then used in place, and nothing is allocated.
 """
@@ -42,8 +42,8 @@ def nothing() -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(0)], schema=CLOSED_SCHEMA)
 
 
-class Room:
-    """Memory for the payloads of a record batch, with space for the rest of an envelope.
+class Envelope:
+    """Memory for the payloads of a record batch, with space around them for the rest of an envelope.
 
     Args:
         rows: Number of payloads.
@@ -61,7 +61,7 @@ class Room:
         self.memory = memoryview(self._all).cast("B")[self._edge_bytes : self._edge_bytes + size_bytes]
 
     def enclosed(self, batch: pa.RecordBatch, clock: bytes = b"") -> pa.Buffer:
-        """Return an envelope with a clock and a record batch, built around the payloads in this room."""
+        """Return an envelope with a clock and a record batch, built around the payloads here."""
         around = _around(batch, self.payloads)
         if around is None:
             return enclosed(batch, clock)
@@ -81,7 +81,7 @@ class Room:
 def _around(batch: pa.RecordBatch, payloads: pa.Buffer) -> tuple[memoryview, int, bytes] | None:
     """Return a record batch message without its payloads: the part before them, their size and the part after.
 
-    Arrow writes the message as if there were no payloads. Then room is made for them: their offsets are inserted, and
+    Arrow writes the message as if there were no payloads. Then they are let in: their offsets are inserted, and
     the offsets of everything after them are increased. Return None if the payloads are not in that buffer.
     """
     number, column, found = 2, 0, batch.column(0)

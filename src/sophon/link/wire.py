@@ -64,7 +64,7 @@ from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut
 from sophon.codec.route import Route
 from sophon.errors import ConfigError, Error, ProtocolError
-from sophon.link.closed import Room
+from sophon.link.closed import Envelope
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
 from sophon.store.pages.columns import plain_array
@@ -328,8 +328,10 @@ def _values(clock: StreamClock) -> tuple[Any, ...]:
     return tuple(vars(clock).values())
 
 
-def batch_of(replies: Sequence[Reply], room: Room | None = None, schema: pa.Schema = REPLY_SCHEMA) -> pa.RecordBatch:
-    """Return replies as one record batch; their payloads are put into `room`, if it is given."""
+def batch_of(
+    replies: Sequence[Reply], envelope: Envelope | None = None, schema: pa.Schema = REPLY_SCHEMA
+) -> pa.RecordBatch:
+    """Return replies as one record batch; their payloads are put into `envelope`, if it is given."""
     more = []
     if schema is RELAYED_SCHEMA:
         more = [
@@ -341,7 +343,7 @@ def batch_of(replies: Sequence[Reply], room: Room | None = None, schema: pa.Sche
         [
             pa.array([r.position for r in replies], pa.int32()),
             pa.array([str(r.cut) for r in replies], pa.string()),
-            _payloads([r.payload for r in replies], room),
+            _payloads([r.payload for r in replies], envelope),
             pa.array([r.label for r in replies], pa.int64()),
             pa.array([r.cpu_s for r in replies], pa.float32()),
             pa.array([None if r.error is None else error_to_json(r.error) for r in replies], pa.string()),
@@ -363,16 +365,16 @@ def two_of(size: tuple[int, ...]) -> tuple[int, int]:
     return height, width
 
 
-def _payloads(parts: list[Payload], room: Room | None) -> pa.Array:
+def _payloads(parts: list[Payload], envelope: Envelope | None) -> pa.Array:
     """Return payloads as one column, with one copy; pyarrow's builder would grow its buffer repeatedly."""
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum([len(part) for part in parts], out=offsets[1:])
-    if room is None:
+    if envelope is None:
         data = pa.py_buffer(b"".join(parts))
     else:
-        data = room.payloads
+        data = envelope.payloads
         for part, start, end in zip(parts, offsets[:-1], offsets[1:], strict=True):
-            room.memory[start:end] = part
+            envelope.memory[start:end] = part
     return pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), data])
 
 

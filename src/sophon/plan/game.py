@@ -132,7 +132,7 @@ def _leaving(shares: Vector, change: Vector, basis: Sequence[int]) -> int | None
     if not grows.any():
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        room = np.where(grows, np.maximum(shares, 0.0) / np.where(grows, change, 1.0), np.inf)
-    least = float(room.min())
-    ties = np.flatnonzero(room <= least + _ZERO)
+        ratio = np.where(grows, np.maximum(shares, 0.0) / np.where(grows, change, 1.0), np.inf)
+    least = float(ratio.min())
+    ties = np.flatnonzero(ratio <= least + _ZERO)
     return min(ties.tolist(), key=lambda place: basis[place])

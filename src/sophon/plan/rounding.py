@@ -197,9 +197,9 @@ def _fewer(costs: Costs, shares: dict[int, dict[int, float]]) -> dict[int, dict[
         way = np.linalg.svd(np.concatenate([times / np.where(size > 0, size, 1.0), whole]))[2][-1]
         part = np.array([shares[sample][column] for sample, column in pairs])
         with np.errstate(divide="ignore"):
-            room = np.where(way < -_WHOLE, part / -way, np.inf)
-        gone = int(room.argmin())
-        part = np.maximum(part + float(room[gone]) * way, 0.0)
+            steps = np.where(way < -_WHOLE, part / -way, np.inf)
+        gone = int(steps.argmin())
+        part = np.maximum(part + float(steps[gone]) * way, 0.0)
         part[gone] = 0.0
         left: dict[int, dict[int, float]] = {}
         for (sample, column), share in zip(pairs, part, strict=True):

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sophon.codec.cut import RAW
-from sophon.link.closed import CLOSED_SCHEMA, Room, enclosed, nothing
+from sophon.link.closed import CLOSED_SCHEMA, Envelope, enclosed, nothing
 from sophon.link.wire import (
     Reply,
     Request,
@@ -220,15 +220,15 @@ class Service(Refusing):
             if reply.error is not None:
                 self._metrics.errors.labels(type(reply.error).__name__).inc()
         self._journal.sent(request, replies)
-        room = Room(len(replies), size_bytes) if request.is_closed and size_bytes else None
-        yield _Part(batch_of(replies, room, request.schema), room)
+        envelope = Envelope(len(replies), size_bytes) if request.is_closed and size_bytes else None
+        yield _Part(batch_of(replies, envelope, request.schema), envelope)
 
     def _sent_run(self, request: Request, run: Run) -> Iterator[_Part]:
         """Yield raw samples as their record batch."""
         yield from self._passed(run.size_bytes, request)
         self._metrics.payload_bytes.labels(request.dataset).inc(run.size_bytes)
         self._metrics.samples.labels(request.dataset, str(RAW)).inc(run.batch.num_rows)
-        yield _Part(run.batch, run.room)
+        yield _Part(run.batch, run.envelope)
 
     def _passed(self, size_bytes: int, request: Request) -> Iterator[_Part]:
         """Wait until the rate limit allows a number of bytes; yield empty batches in the meantime."""
@@ -266,7 +266,7 @@ class _Part(NamedTuple):
     """A record batch of a stream, and the buffer of its payloads if there is space for an envelope around them."""
 
     batch: pa.RecordBatch
-    room: Room | None
+    envelope: Envelope | None
 
 
 def _seated(seat: Seat, parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -277,12 +277,12 @@ def _seated(seat: Seat, parts: Iterable[bytes]) -> Iterator[bytes]:
 
 def _enclosed(parts: Iterator[tuple[_Part, bytes]]) -> Iterator[tuple[pa.RecordBatch, Any]]:
     """Yield envelopes with the clock of a stream and, unless empty, a record batch."""
-    for (batch, room), clock in parts:
+    for (batch, envelope), clock in parts:
         if not batch.num_rows:
             yield nothing(), clock
         else:
-            yield nothing(), enclosed(batch, clock) if room is None else room.enclosed(batch, clock)
-            del batch, room
+            yield nothing(), enclosed(batch, clock) if envelope is None else envelope.enclosed(batch, clock)
+            del batch, envelope
 
 
 def _steps(message: dict[str, Any]) -> str:

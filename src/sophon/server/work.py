@@ -31,7 +31,7 @@ from sophon.codec.window.bands import bands_of
 from sophon.codec.window.refusal import WholeNeeded
 from sophon.codec.window.windowed import Windowed
 from sophon.errors import ConfigError, Error, RetryableError, StoreError
-from sophon.link.closed import Room
+from sophon.link.closed import Envelope
 from sophon.link.wire import WHOLE, Reply, Request, StreamClock, raw_batch
 from sophon.pipeline import Pipeline, Trace
 from sophon.pipeline.region import can_crop_early
@@ -57,12 +57,12 @@ class Run:
     Args:
         batch: Replies for the samples.
         size_bytes: Size of their payloads, in bytes.
-        room: Memory that holds the payloads.
+        envelope: Memory that holds the payloads.
     """
 
     batch: pa.RecordBatch
     size_bytes: int
-    room: Room
+    envelope: Envelope
 
 
 class _Begun(NamedTuple):
@@ -131,7 +131,7 @@ class Work:
         self._pipeline = pipeline
         self._seat = seat
         self._reading = reading
-        self._lane = reading.lane(in_order=request.in_order)
+        self._reads = reading.queue(in_order=request.in_order)
         self._lock = threading.RLock()  # reentrant: the garbage collector may close a dropped stream at any moment
         self._tasks: dict[Task, _Begun] = {}
         self._early: dict[int, Reply] = {}  # finished before their turn, if replies come in order
@@ -150,10 +150,10 @@ class Work:
     @property
     def clock(self) -> StreamClock:
         """How the time has been spent so far."""
-        clock, lane = self._clock, self._lane
-        clock.reads, clock.read_s = lane.reads, lane.read_s
+        clock, reads = self._clock, self._reads
+        clock.reads, clock.read_s = reads.reads, reads.read_s
         # A read is counted as a whole when it ends; parts that were left out are counted when it begins.
-        clock.read_bytes = max(lane.read_bytes - self._left_out_bytes, clock.read_bytes)
+        clock.read_bytes = max(reads.read_bytes - self._left_out_bytes, clock.read_bytes)
         return clock
 
     @property
@@ -184,7 +184,7 @@ class Work:
             self._close()
 
     def _close(self) -> None:
-        self._lane.close()
+        self._reads.close()
         with self._lock:
             tasks = list(self._tasks)
         self._executor.withdraw(tasks)
@@ -301,14 +301,14 @@ class Work:
 
     def _read_later(self, positions: list[int], size_bytes: int, reason: str | None = None) -> None:
         self._raw_under_way += 1
-        self._lane.add(lambda: self._read_raw(positions, size_bytes, reason), len(positions), size_bytes)
+        self._reads.add(lambda: self._read_raw(positions, size_bytes, reason), len(positions), size_bytes)
 
     def _flush_cuts(self) -> None:
         if self._to_cut:
             wanted, self._to_cut = self._to_cut, []
             self._cut_under_way += len(wanted)
             size_bytes = sum(self._sizes[position] for position, _ in wanted)
-            self._lane.add(lambda: self._read_to_cut(wanted), len(wanted), size_bytes)
+            self._reads.add(lambda: self._read_to_cut(wanted), len(wanted), size_bytes)
 
     # --- in threads of the reading stage ------------------------------------------------------------------------------
 
@@ -332,9 +332,9 @@ class Work:
 
     def _run(self, positions: list[int], size_bytes: int) -> Run:
         """Read samples into one buffer; a sample that cannot be read leaves no gap, and gets a separate reply."""
-        room = Room(len(positions), size_bytes)
+        envelope = Envelope(len(positions), size_bytes)
         samples = [self._request.samples[position] for position in positions]
-        ends, failed = self._store.read_run(samples, room.memory)
+        ends, failed = self._store.read_run(samples, envelope.memory)
         for place, error in failed.items():
             self._check(error)
             self._ended.put(_Came(self._failed(positions[place], error)))
@@ -345,15 +345,15 @@ class Work:
         batch = raw_batch(
             np.array(positions, np.int32),
             np.array(ends, np.int32),
-            room.payloads,
+            envelope.payloads,
             None if labels is None else labels[samples],
         )
-        return Run(batch, ends[-1] if ends else 0, room)
+        return Run(batch, ends[-1] if ends else 0, envelope)
 
     def _read_to_cut(self, wanted: list[tuple[int, Cut]]) -> None:
         """Read samples and pass them to the budget, one by one."""
         for position, cut in wanted:
-            if self._lane.is_closed:
+            if self._reads.is_closed:
                 return
             start_s = time.thread_time()
             try:
@@ -368,7 +368,7 @@ class Work:
 
     def _submit(self, position: int, cut: Cut, data: bytes, read_cpu_s: float) -> None:
         with self._lock:
-            if self._lane.is_closed:
+            if self._reads.is_closed:
                 return
 
             def process(slot: Slot) -> Reply:

@@ -1,7 +1,7 @@
 """Reading: many concurrent reads of one store, in threads separate from those that need the bytes.
 
 A read is a *job*: a function that reads one sample or a run of them; the result is passed on once it has been counted.
-The jobs of one request queue in a *lane*; lanes take turns, so that a long request does not hold up a short one.
+The jobs of one request wait in a *queue*; queues take turns, so that a long request does not hold up a short one.
 
 How many concurrent reads pay off depends on how long one takes: a store whose reads take 50 ms gives 20 samples a
 second to one reader and 1,280 to sixty-four, while files in the page cache take 50 µs each, and more than a few readers
@@ -13,8 +13,8 @@ A read that does not return cannot be stopped. After `HUNG_S` it no longer count
 only when `most` reads hang does reading from that store stop.
 
 Concurrency: each job runs in a thread of the stage. Threads are started when there is something to read. They end after
-`_IDLE_S` without work, or at once if no lane is open and they do not linger. `Lane.close` may be called by the garbage
-collector in a thread that holds the stage's lock; it does not change any state that the holder relies on.
+`_IDLE_S` without work, or at once if no queue is open and they do not linger. `ReadQueue.close` may be called by the
+garbage collector in a thread that holds the stage's lock; it does not change any state that the holder relies on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUICK_S = 0.001
 _LOCKED_S = 0.01  # twice the switch interval of Python's lock
 _LATEST = 16  # number of recent reads considered
 _LEAST_AT_ONCE = 2  # one reads while the other waits for a slow file
-_RUN_S = 0.02  # length of a job that reads several samples: lanes take turns between jobs
+_RUN_S = 0.02  # length of a job that reads several samples: queues take turns between jobs
 _IDLE_S = 5.0  # how long a thread waits for the next read: on a slow link requests are seconds apart
 _WEIGHT = 0.2  # weight of the newest job in the average read time
 
@@ -77,7 +77,7 @@ class Reading:
     Args:
         most: Highest number of concurrent reads.
         most_bytes: Bytes of the samples that are being read, beyond which no further read begins.
-        lingers: Whether threads wait a moment for another lane after the last one is closed.
+        lingers: Whether threads wait a moment for another queue after the last one is closed.
     """
 
     def __init__(self, most: int = MOST_READS, most_bytes: int = MOST_BYTES, lingers: bool = False) -> None:
@@ -97,8 +97,8 @@ class Reading:
 
     def renew(self) -> None:
         """Start over in a forked child, which does not have the threads."""
-        self._lock = threading.RLock()  # reentrant: the garbage collector may close a lane at any moment
-        self._lanes: deque[Lane] = deque()  # lanes with something to read, in turn
+        self._lock = threading.RLock()  # reentrant: the garbage collector may close a queue at any moment
+        self._queues: deque[ReadQueue] = deque()  # queues with something to read, in turn
         self._under_way: dict[int, _UnderWay] = {}
         self._under_way_bytes = 0
         self._hung = 0
@@ -146,9 +146,9 @@ class Reading:
         """Bytes of the samples that are being read."""
         return self._under_way_bytes
 
-    def lane(self, *, in_order: bool = False) -> Lane:
-        """Return a lane for the reads of one request; if `in_order`, each starts after the previous one has ended."""
-        return Lane(self, in_order)
+    def queue(self, *, in_order: bool = False) -> ReadQueue:
+        """Return a queue for the reads of one request; if `in_order`, each starts after the previous one has ended."""
+        return ReadQueue(self, in_order)
 
     def learn(self, seconds: float, samples: int = 1, size_bytes: int = 0) -> None:
         """Record the duration and size of a read made elsewhere or by a job."""
@@ -159,12 +159,12 @@ class Reading:
         self._each_s = each_s if known is None else known + _WEIGHT * (each_s - known)
         self._each_bytes += (1.0 if known is None else _WEIGHT) * (each_bytes - self._each_bytes)
 
-    def add(self, lane: Lane, waiting: _Waiting) -> None:
+    def add(self, queue: ReadQueue, waiting: _Waiting) -> None:
         """Queue a read."""
         with self._lock:
-            if not lane.waiting:
-                self._lanes.append(lane)
-            lane.waiting.append(waiting)
+            if not queue.waiting:
+                self._queues.append(queue)
+            queue.waiting.append(waiting)
             self._staff()
 
     def staff(self) -> None:
@@ -176,14 +176,14 @@ class Reading:
         """Start no more reads; running reads are not interrupted."""
         with self._lock:
             self._is_closed = True
-            self._lanes.clear()
+            self._queues.clear()
             self._wake_all()
 
     # --- called with the lock held ------------------------------------------------------------------------------------
 
     def _staff(self) -> None:
         """Wake or start a thread, if one more read may start."""
-        if self._is_closed or not self._lanes or not self._may_start():
+        if self._is_closed or not self._queues or not self._may_start():
             return
         if self._idle:
             self._wake()
@@ -218,21 +218,21 @@ class Reading:
                 read.has_hung = True
                 self._hung += 1
 
-    def _take(self) -> tuple[Lane, _Waiting] | None:
-        """Take the next job from the lane whose turn it is."""
-        for _ in range(len(self._lanes)):
-            lane = self._lanes.popleft()
-            if lane.in_order and lane.under_way:
-                self._lanes.append(lane)
+    def _take(self) -> tuple[ReadQueue, _Waiting] | None:
+        """Take the next job from the queue whose turn it is."""
+        for _ in range(len(self._queues)):
+            queue = self._queues.popleft()
+            if queue.in_order and queue.under_way:
+                self._queues.append(queue)
                 continue
             try:
-                waiting = lane.waiting.popleft()
+                waiting = queue.waiting.popleft()
             except IndexError:  # it was closed in the meantime
                 continue
-            if lane.waiting:
-                self._lanes.append(lane)
-            lane.under_way += 1
-            return lane, waiting
+            if queue.waiting:
+                self._queues.append(queue)
+            queue.under_way += 1
+            return queue, waiting
         return None
 
     # --- in the threads of the stage ----------------------------------------------------------------------------------
@@ -246,25 +246,25 @@ class Reading:
                 taken = self._await()
                 if taken is None:
                     return
-                lane, waiting = taken
+                queue, waiting = taken
                 self._under_way[number] = _UnderWay(time.monotonic(), waiting.size_bytes)
                 self._under_way_bytes += waiting.size_bytes
                 self._staff()  # take the next job, if there is one
             start_s, pass_on, _told.seconds = time.monotonic(), None, None
             try:
-                if not lane.is_closed:
+                if not queue.is_closed:
                     pass_on = waiting.job()
             finally:
                 took_s: float | None = _told.seconds
-                self._ended(number, lane, waiting, time.monotonic() - start_s if took_s is None else took_s)
+                self._ended(number, queue, waiting, time.monotonic() - start_s if took_s is None else took_s)
             if pass_on is not None:
                 pass_on()
-            del taken, lane, waiting, pass_on  # these would keep the request alive while this thread waits
+            del taken, queue, waiting, pass_on  # these would keep the request alive while this thread waits
 
-    def _await(self) -> tuple[Lane, _Waiting] | None:
+    def _await(self) -> tuple[ReadQueue, _Waiting] | None:
         """Wait for a job; None if this thread should end."""
         while not self._is_closed:
-            if self._lanes and self._may_start() and (taken := self._take()) is not None:
+            if self._queues and self._may_start() and (taken := self._take()) is not None:
                 return taken
             if not self._open and not self._lingers:
                 return None
@@ -276,35 +276,35 @@ class Reading:
                 self._coming -= 1
                 continue
             self._idle.remove(wanted)
-            if not self._lanes:
+            if not self._queues:
                 return None
         return None
 
-    def _ended(self, number: int, lane: Lane, waiting: _Waiting, seconds: float) -> None:
+    def _ended(self, number: int, queue: ReadQueue, waiting: _Waiting, seconds: float) -> None:
         with self._lock:
             read = self._under_way.pop(number, None)
             if read is None:  # after a fork: a read of the parent process
                 return
-            lane.under_way -= 1
+            queue.under_way -= 1
             self._hung -= read.has_hung
             self._under_way_bytes -= read.size_bytes
-            if lane.is_closed:
+            if queue.is_closed:
                 return
             self.learn(seconds, waiting.samples, waiting.size_bytes)
-            for sums in (self, lane):
+            for sums in (self, queue):
                 sums.read_s += seconds
                 sums.read_bytes += waiting.size_bytes
                 sums.reads += waiting.samples
 
     def opened(self, by: int) -> None:
-        """Count the lanes that are open."""
+        """Count the queues that are open."""
         with self._lock:
-            self._open = max(self._open + by, 0)  # after a fork, lanes of the parent may still be closed
+            self._open = max(self._open + by, 0)  # after a fork, queues of the parent may still be closed
             if not self._open and not self._lingers:
                 self._wake_all()
 
 
-class Lane:
+class ReadQueue:
     """The reads of one request.
 
     Args:

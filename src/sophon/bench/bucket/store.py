@@ -116,7 +116,7 @@ def _sophon(names: list[str], at_once: int) -> Round:
     reading = Reading(at_once, lingers=True)
 
     def run() -> None:
-        lane, done = reading.lane(), threading.Event()
+        queue, done = reading.queue(), threading.Event()
         sizes: list[int] = []
 
         def job(indexes: range) -> None:
@@ -127,9 +127,9 @@ def _sophon(names: list[str], at_once: int) -> Round:
         each = max(min(reading.run_samples, len(names) // at_once), 1)  # as many samples per job as on a node
         jobs = [range(start, min(start + each, len(names))) for start in range(0, len(names), each)]
         for indexes in jobs:
-            lane.add(partial(job, indexes), len(indexes), OBJECT_BYTES * len(indexes))
+            queue.add(partial(job, indexes), len(indexes), OBJECT_BYTES * len(indexes))
         done.wait()
-        lane.close()
+        queue.close()
         assert sizes == [OBJECT_BYTES] * len(names)
 
     return lambda: timed(run)

@@ -53,7 +53,7 @@ from sophon.store.shards import is_pattern
 
 FORMAT: Final = 2
 SUFFIX: Final = ".sophon-windows"
-ROOM: Final = "windows"  # the folder for window indexes inside the cache folder
+FOLDER: Final = "windows"  # the folder for window indexes inside the cache folder
 _META: Final = b"sophon.windows"
 _SCHEMA: Final = pa.schema(
     [
@@ -273,7 +273,7 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
     except OSError as error:
         problem = error.strerror or error
         raise ArtifactError(f"{path} cannot be written ({problem}); choose another file with --out.") from error
-    if path.parent.name == ROOM:
+    if path.parent.name == FOLDER:
         used(path, str(store.path) if isinstance(store.path, Address) else os.path.realpath(store.path))
     return written
 
@@ -376,7 +376,7 @@ def _earlier(path: Path) -> Sidecar | None:
     try:
         return Sidecar(path)
     except ArtifactError as error:
-        if path.name.endswith(SUFFIX) or path.parent.name == ROOM:
+        if path.name.endswith(SUFFIX) or path.parent.name == FOLDER:
             return None  # damaged or from a different release, but at our own default path: it is recreated
         raise ArtifactError(f"{error} It is not overwritten; choose another file with --out.") from error
 
@@ -387,7 +387,7 @@ def places(path: Place, cache_dir: Path | None = None) -> list[Path]:
     if not isinstance(path, Address) and not is_pattern(path):
         real = Path(os.path.realpath(path))
         found.append(real.with_name(real.name + SUFFIX))
-    cached = cache_file(ROOM, path, FORMAT, cache_dir)
+    cached = cache_file(FOLDER, path, FORMAT, cache_dir)
     return found if cached is None else [*found, cached]
 
 

@@ -139,7 +139,7 @@ class _LocalFetch(Fetch):
         self._store = store
         self._reading = reading
         self._request = request
-        self._lane = reading.lane()
+        self._reads = reading.queue()
         self._pipeline: Pipeline | None = None
         self._left_out_bytes = 0  # for samples of which only a part was read
         self._read: SimpleQueue[tuple[int, bytes | BaseException] | None] = SimpleQueue()
@@ -176,13 +176,13 @@ class _LocalFetch(Fetch):
                 reply.columns = manifest.values(sample, request.columns)
                 yield reply
         finally:
-            self._lane.close()
+            self._reads.close()
 
     def _files(self) -> Iterator[tuple[int, bytes | BaseException]]:
         """Yield the bytes of each sample, or the error that occurred, with its position."""
         count, reading = len(self._request.samples), self._reading
         asked = came = 0
-        while came < count and not self._lane.is_closed:
+        while came < count and not self._reads.is_closed:
             is_quick = reading.is_quick
             if is_quick and asked == came:
                 came = asked = asked + 1
@@ -193,7 +193,7 @@ class _LocalFetch(Fetch):
                 self._ask_for(asked - 1)
             start_s = time.monotonic()
             found = self._next()
-            self._count(self._lane.read_s, time.monotonic() - start_s)
+            self._count(self._reads.read_s, time.monotonic() - start_s)
             if found is None:
                 return
             came += 1
@@ -214,18 +214,18 @@ class _LocalFetch(Fetch):
         seconds = time.monotonic() - start_s
         size_bytes = self._size_bytes(position)
         self._reading.learn(seconds, 1, size_bytes)
-        lane = self._lane
-        lane.reads += 1
-        lane.read_s += seconds
-        lane.read_bytes += size_bytes
-        self._count(lane.read_s, seconds)
+        reads = self._reads
+        reads.reads += 1
+        reads.read_s += seconds
+        reads.read_bytes += size_bytes
+        self._count(reads.read_s, seconds)
         return found
 
     def _count(self, read_s: float, waited_s: float) -> None:
-        clock, lane = self.clock, self._lane
+        clock, reads = self.clock, self._reads
         clock.reading_s += waited_s
-        clock.read_s, clock.reads = read_s, lane.reads
-        clock.read_bytes = lane.read_bytes - self._left_out_bytes
+        clock.read_s, clock.reads = read_s, reads.reads
+        clock.read_bytes = reads.read_bytes - self._left_out_bytes
 
     def _ask_for(self, position: int) -> None:
         """Let the reading stage read a sample."""
@@ -234,7 +234,7 @@ class _LocalFetch(Fetch):
             found = self._file(position)
             return lambda: self._read.put(found)
 
-        self._lane.add(read, 1, self._size_bytes(position))
+        self._reads.add(read, 1, self._size_bytes(position))
 
     def _file(self, position: int) -> tuple[int, bytes | BaseException]:
         try:
@@ -255,5 +255,5 @@ class _LocalFetch(Fetch):
 
     def cancel(self) -> None:
         """Stop, without waiting for a store that hangs."""
-        self._lane.close()
+        self._reads.close()
         self._read.put(None)
