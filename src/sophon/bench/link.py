@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import resource
 import socket
 import time
 from collections.abc import Callable
@@ -21,12 +19,14 @@ from sophon.link.flight import FlightTransport
 from sophon.link.wire import Request
 from sophon.loader.local_server import LocalServer
 from sophon.pipeline import Pipeline, ops
+from sophon.process.children import tree_cpu_s
 from sophon.process.scratch import scratch_folder
 from sophon.store import open_store
 
 SAMPLE_BYTES = 100_000
 _SAMPLES = 1_000
 _REQUEST_SAMPLES = 64
+_ROUND_S = 0.5  # long enough for threads and buffers to reach their usual sizes, whatever the machine
 _TIMEOUT_S = 60.0
 _SPEC = Pipeline([ops.Decode()]).to_spec()
 _GB = 1e9
@@ -60,14 +60,14 @@ def bench_link(seconds: float, folder: Path | None = None, on_step: OnStep | Non
             # The node is trusted, like the bare socket: its batches are not inspected before they are unpacked.
             transport = FlightTransport(server.url, credentials=Credentials(trusted=True))
             contestants = {
-                "flight": (lambda: _flight_pass(transport, pool, len(paths)), lambda: _cpu_of(server.pid)),
-                "socket": (bare.receive_all, lambda: _cpu_of(bare.pid)),
+                "flight": (lambda: _flight_pass(transport, pool, len(paths)), server.pid),
+                "socket": (bare.receive_all, bare.pid),
             }
             rows: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
             for number in range(rounds + 1):
                 report(f"round {number}", number, rounds + 1)
-                for name, (run, server_cpu) in contestants.items():
-                    row = _measure(run, server_cpu)
+                for name, (run, server_pid) in contestants.items():
+                    row = _measure(run, server_pid)
                     if number:  # the first round warms caches and connections
                         rows[name].append(row)
             transport.close()
@@ -78,11 +78,14 @@ def bench_link(seconds: float, folder: Path | None = None, on_step: OnStep | Non
     }
 
 
-def _measure(run: Callable[[], int], server_cpu: Callable[[], float]) -> tuple[float, float]:
-    here_s, there_s, start_s = time.process_time(), server_cpu(), time.monotonic()
-    size_gb = run() / _GB
-    wall_s = time.monotonic() - start_s
-    return size_gb / wall_s, (time.process_time() - here_s + server_cpu() - there_s) / size_gb
+def _measure(run: Callable[[], int], server_pid: int) -> tuple[float, float]:
+    """Repeat a pass for a while, and return GB per second and CPU seconds per GB, of both sides together."""
+    here_s, there_s, start_s = time.process_time(), tree_cpu_s(server_pid), time.monotonic()
+    size_gb = wall_s = 0.0
+    while wall_s < _ROUND_S:
+        size_gb += run() / _GB
+        wall_s = time.monotonic() - start_s
+    return size_gb / wall_s, (time.process_time() - here_s + tree_cpu_s(server_pid) - there_s) / size_gb
 
 
 def _flight_pass(transport: FlightTransport, pool: ThreadPoolExecutor, count: int) -> int:
@@ -139,12 +142,3 @@ def _send_files(listener: socket.socket, paths: list[str]) -> None:
     while connection.recv(1):
         for path in paths:
             connection.sendall(Path(path).read_bytes())
-
-
-def _cpu_of(pid: int) -> float:
-    """Return the CPU seconds that one of our processes has used."""
-    if pid == os.getpid():
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
