@@ -160,6 +160,11 @@ def printable(text: str) -> str:
     return _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def one_line(text: str) -> str:
+    """Return text from others for a log, where every line is a record: line ends are escaped too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def with_remote_traceback(error: Error, text: str) -> Error:
     """Return an error with the storage node's traceback as a note, which Python prints below our own."""
     error.add_note(_NOTE + text)

@@ -2,13 +2,14 @@
 
 import io
 import json
+import logging
 
 import pytest
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from sophon.cli.logs import say
+from sophon.cli.logs import _Dated, say
 from sophon.cli.output import console_for
 from sophon.errors import printable
 from sophon.link.wire import error_from_json
@@ -46,6 +47,15 @@ def test_a_console_shows_names_that_hold_escape_sequences(form):
 def test_lines_of_the_command_are_plain(capsys):
     say(f"there is nothing at {EVIL}")
     assert _is_harmless(capsys.readouterr().out)
+
+
+def test_a_record_of_the_log_is_one_line():
+    record = logging.LogRecord(
+        "sophon", logging.INFO, "", 0, "10.0.0.3 opened %s", ("a\n2026-01-01 sophon: INFO: b",), None
+    )
+    said = _Dated().format(record)
+    assert said.count("\n") == 0
+    assert "opened a\\n2026" in said
 
 
 def test_errors_of_a_node_are_plain():

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from sophon.errors import printable
+from sophon.errors import one_line, printable
 
 
 def say(text: str, **settings: Any) -> None:
@@ -44,6 +44,17 @@ class _Short(logging.Formatter):
         """Return the line for a log record."""
         level = "warning: " if record.levelno >= logging.WARNING else ""
         return f"sophon: {level}{record.getMessage()}"
+
+
+class _Dated(logging.Formatter):
+    """One line per record, with its time: no name in it can look like another record."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s sophon: %(levelname)s: %(message)s", _DATED)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name; a traceback comes after it
+        """Return the line for a log record."""
+        return one_line(super().formatMessage(record))
 
 
 class _Json(logging.Formatter):
@@ -84,8 +95,7 @@ def set_format(kind: str) -> None:
     """
     _ROOT.setLevel(logging.INFO)
     for handler in _ours():
-        dated = logging.Formatter("%(asctime)s sophon: %(levelname)s: %(message)s", _DATED)
-        handler.setFormatter(_Json() if kind == "json" else dated)
+        handler.setFormatter(_Json() if kind == "json" else _Dated())
 
 
 def tell(event: str, text: str, **fields: Any) -> None:

@@ -174,6 +174,10 @@ def _unpacked(parts: Sequence[bytes], most: int) -> Listing:
     if offsets[-1] != id_bytes:
         raise ProtocolError(f"expected ids of {id_bytes:,} bytes, got {int(offsets[-1]):,}")
     text = data[4 * rows : 4 * rows + id_bytes]
+    if (
+        b"\0" in text
+    ):  # ids of several nodes are sorted with zeros between folders and names, as no file's name has them
+        raise ProtocolError("the listing has ids with zero bytes in them")
     ids = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text))
     try:
         ids.validate(full=True)

@@ -199,11 +199,16 @@ def _command(pid):
 
 
 def test_workers_know_no_secrets(processes, monkeypatch):
-    monkeypatch.setenv("SOPHON_TOKENS", "0123456789abcdef *")
-    monkeypatch.setenv("SOPHON_TOKEN", "0123456789abcdef")
+    secrets = ["SOPHON_TOKENS", "SOPHON_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"]
+    secrets += ["AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_SERVICE_ACCOUNT_KEY", "DB_PASSWORD", "api_key"]
+    for name in secrets:
+        monkeypatch.setenv(name, "0123456789abcdef")
+    monkeypatch.setenv("MODEL_FOLDER", "for a plug-in")
     pool = processes()
     pool.make(Slot(0), RECIPE, PICTURE, KEY, Cut(2))
-    assert "0123456789abcdef" not in Path(f"/proc/{pool.pids[0]}/environ").read_text()
+    told = Path(f"/proc/{pool.pids[0]}/environ").read_text()
+    assert "0123456789abcdef" not in told
+    assert "MODEL_FOLDER=for a plug-in" in told
 
 
 class _Line:

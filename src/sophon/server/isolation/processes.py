@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -50,7 +51,12 @@ _START_S = 30.0  # a child needs 0.4 s of CPU to start, but many may start at on
 _WALL_PER_CPU = 10.0  # times the CPU limit: when a child that sleeps is ended; children have low priority
 _SOCKET_BYTES = 1 << 20  # socket buffer: most payloads fit into it as a whole
 _CPU_CLOCK = 2  # added to the complement of a process id: the clockid_t of that process's CPU time
-_SECRETS = ("SOPHON_TOKEN", "SOPHON_TOKENS")
+# What may hold a secret, by the names that clouds, tools and people give: a plug-in op may need any other variable.
+_SECRET = re.compile(
+    r"^(AWS|AZURE|GOOGLE|GCP|S3|MINIO|VAULT|SSH|GPG)_"
+    r"|TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|CONNECTION_STRING|_AUTH|_DSN|_SAS|(KEY|KEY_?ID|KEYS)$",
+    re.IGNORECASE,
+)
 
 
 class Processes(Maker):
@@ -357,6 +363,6 @@ class _Child:
 
 def _environment() -> dict[str, str]:
     """Return a child's environment: no secrets, the server's modules, and no threads beyond the budget."""
-    kept = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    kept = {name: value for name, value in os.environ.items() if _SECRET.search(name) is None}
     kept["PYTHONPATH"] = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     return kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
