@@ -1,10 +1,13 @@
 """Many reads at once: how many, in whose turn, and what becomes of one that hangs."""
 
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from sophon.errors import ConfigError
+from sophon.process.threads import NICE
 from sophon.store import reading as stage
 from sophon.store.reading import Reading, tell_took
 from tests.support.waiting import HANG_S, wait_until
@@ -55,6 +58,38 @@ def test_large_files_are_read_by_as_many_readers_as_fill_a_fast_link(each_s, at_
     for _ in range(100):
         reading.learn(each_s * 4, samples=4, size_bytes=4 * 5_000_000)
     assert reading.at_once == at_once
+
+
+def test_reads_that_take_much_cpu_are_no_more_than_cores(monkeypatch):
+    monkeypatch.setattr(stage, "cores_here", lambda: 3)
+    reading = Reading()
+    for _ in range(100):
+        reading.learn(2.0, cpu_s=0.5)  # most of the time it waits, for a core that others use
+    assert reading.is_heavy
+    assert reading.at_once == 3
+    for _ in range(100):
+        reading.learn(2.0, cpu_s=0.002)
+    assert not reading.is_heavy
+    assert reading.at_once == 64
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="priorities of threads are Linux's")
+def test_reads_that_take_much_cpu_let_others_go_first():
+    reading, seen = Reading(), []
+    queue = reading.queue()
+
+    def job():
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    queue.add(job, 1, 10)
+    wait_until(lambda: len(seen) == 1)
+    for _ in range(100):
+        reading.learn(1.0, cpu_s=1.0)
+    queue.add(job, 1, 10)
+    wait_until(lambda: len(seen) == 2)
+    assert seen[1] == max(seen[0], NICE)
+    queue.close()
+    wait_until(_no_threads)
 
 
 @pytest.mark.parametrize("most", [1, 3, 64])

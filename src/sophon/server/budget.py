@@ -14,7 +14,6 @@ share: the kernel stops them as soon as the quota is used up, and further pauses
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,12 +22,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from sophon.errors import ConfigError
 from sophon.process.cores import quota_here
+from sophon.process.threads import be_nice
 from sophon.server.tenants.shares import HELD_COSTS, Share, Shares, Turn
 from sophon.server.tenants.slot import Slot
 
 T = TypeVar("T")
 
-NICE = 10
 _LOOK_S = 1.0  # between two checks for a quota on this process, which may be set while it runs
 _BURST_S = 0.1  # how many seconds' worth of the share may be used at once after a pause
 _ABOUT = 1.05  # times the budget; a quota up to this counts as equal, since it is set in whole microseconds
@@ -129,7 +128,7 @@ class CpuBudget:
                 self._shares.withdraw(cancelled)
 
     def _loop(self, number: int) -> None:
-        _be_nice()
+        be_nice()
         while True:
             with self._lock:
                 while (found := self._next(number)) is None:
@@ -262,9 +261,3 @@ class CpuBudget:
             future.cancel()
         for thread in (*self._threads, *filter(None, (self._watcher,))):
             thread.join()
-
-
-def _be_nice() -> None:
-    # Linux schedules each thread by its own priority; elsewhere this would slow down the whole process.
-    if hasattr(os, "sched_setaffinity"):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

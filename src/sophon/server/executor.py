@@ -280,6 +280,10 @@ class Executor:
         """Queue work on a sample, or return None if it would wait too long."""
         return self._budget.submit(task, min(patience_s, self._patience_s), tenant)
 
+    def charge(self, tenant: int, cpu_s: float) -> None:
+        """Charge a tenant for CPU seconds spent for it outside the budget's threads."""
+        self._budget.charge(tenant, cpu_s)
+
     def withdraw(self, tasks: Iterable[Task]) -> None:
         """Drop the work of a request whose trainer has left, to free the cores for others."""
         self._budget.withdraw(tasks)

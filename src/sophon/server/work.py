@@ -39,7 +39,7 @@ from sophon.server.maker import ChildLost, NoSpace
 from sophon.server.seats import Seat
 from sophon.server.tenants.slot import Slot
 from sophon.store import Store
-from sophon.store.reading import Reading
+from sophon.store.reading import HEAVY_CPU_S, Reading
 from sophon.units import format_bytes
 
 if TYPE_CHECKING:
@@ -314,12 +314,17 @@ class Work:
 
     def _read_raw(self, positions: list[int], size_bytes: int, reason: str | None) -> Callable[[], None]:
         """Read samples that are sent raw."""
+        start_s = time.thread_time()
         try:
             read = self._raw_reply(positions[0], reason) if len(positions) == 1 else self._run(positions, size_bytes)
         except Exception as error:  # noqa: BLE001 - raised again in the thread that iterates: the request ends with it
             came = _Came(error)
         else:
             came = _Came(read, raw_jobs=1)
+        if (
+            cpu_s := time.thread_time() - start_s
+        ) > HEAVY_CPU_S:  # a row group of a Parquet file, not a file of its own
+            self._executor.charge(self._seat.tenant, cpu_s)
         return lambda: self._ended.put(came)
 
     def _raw_reply(self, position: int, reason: str | None) -> Reply:

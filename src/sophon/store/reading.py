@@ -9,6 +9,9 @@ would only contend with each other. So the number of readers is chosen to give `
 (Little's law), or `_WANTED_BYTES_PER_S` if files are large, within the bounds. For the same reason a job should read
 several samples if reads are quick, and one if they are slow: see `run_samples`.
 
+A read that takes much CPU, such as decoding a large Parquet row group for one sample, takes no longer than the cores
+need for it: more readers than cores would only take the cores from other work. Such reads are done at a lower priority.
+
 A read that does not return cannot be stopped. After `HUNG_S` it no longer counts, so that other reads can start;
 only when `most` reads hang does reading from that store stop.
 
@@ -27,7 +30,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sophon.errors import ConfigError
+from sophon.process.cores import cores_here
 from sophon.process.renewal import renew_after_fork
+from sophon.process.threads import be_nice
 
 MOST_READS = 64  # enough to saturate a disk array or a network file system; a thread costs about 30 KB
 MOST_BYTES = 256 << 20  # of samples being read: 64 reads of 4 MB each
@@ -36,6 +41,8 @@ _WANTED_PER_S = 4_000.0  # reads; with photos of 100 KB that is 400 MB/s, about 
 _WANTED_BYTES_PER_S = 1e9  # a link of 8 Gbit/s; two readers of scans of 5 MB in the page cache give more
 QUICK_S = 0.001
 """Duration of a quick read; at that speed two fetching threads get 2,000 samples a second on their own."""
+HEAVY_CPU_S = 0.02
+"""CPU seconds of a read that is work for a core rather than waiting; a photo from an object store takes 1 to 2 ms."""
 _LOCKED_S = 0.01  # twice the switch interval of Python's lock
 _LATEST = 16  # number of recent reads considered
 _LEAST_AT_ONCE = 2  # one reads while the other waits for a slow file
@@ -91,6 +98,7 @@ class Reading:
         self.reads = 0
         self._each_s: float | None = None
         self._each_bytes = 0.0
+        self._each_cpu_s = 0.0
         self._latest_s: deque[float] = deque(maxlen=_LATEST)
         self.renew()
         renew_after_fork(self)
@@ -129,7 +137,13 @@ class Reading:
         if self._each_s is None:
             return min(_LEAST_AT_ONCE, self.most)
         wanted_per_s = min(_WANTED_PER_S, _WANTED_BYTES_PER_S / max(self._each_bytes, 1.0))
-        return min(max(math.ceil(wanted_per_s * self._each_s), _LEAST_AT_ONCE), self.most)
+        most = min(self.most, max(cores_here(), _LEAST_AT_ONCE)) if self.is_heavy else self.most
+        return min(max(math.ceil(wanted_per_s * self._each_s), _LEAST_AT_ONCE), most)
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether reads take so much CPU that cores bound them."""
+        return self._each_cpu_s >= HEAVY_CPU_S
 
     @property
     def run_samples(self) -> int:
@@ -150,14 +164,16 @@ class Reading:
         """Return a queue for the reads of one request; if `in_order`, each starts after the previous one has ended."""
         return ReadQueue(self, in_order)
 
-    def learn(self, seconds: float, samples: int = 1, size_bytes: int = 0) -> None:
-        """Record the duration and size of a read made elsewhere or by a job."""
+    def learn(self, seconds: float, samples: int = 1, size_bytes: int = 0, cpu_s: float = 0.0) -> None:
+        """Record the duration, size and CPU time of a read made elsewhere or by a job."""
         each_s, each_bytes = seconds / max(samples, 1), size_bytes / max(samples, 1)
         known = self._each_s
         self._latest_s.append(each_s)
         # A lost update between threads does no harm beyond a slightly worse mean.
         self._each_s = each_s if known is None else known + _WEIGHT * (each_s - known)
-        self._each_bytes += (1.0 if known is None else _WEIGHT) * (each_bytes - self._each_bytes)
+        weight = 1.0 if known is None else _WEIGHT
+        self._each_bytes += weight * (each_bytes - self._each_bytes)
+        self._each_cpu_s += weight * (cpu_s / max(samples, 1) - self._each_cpu_s)
 
     def add(self, queue: ReadQueue, waiting: _Waiting) -> None:
         """Queue a read."""
@@ -238,7 +254,7 @@ class Reading:
     # --- in the threads of the stage ----------------------------------------------------------------------------------
 
     def _work(self, number: int) -> None:
-        is_new = True
+        is_new, is_nice = True, False
         while True:
             with self._lock:
                 self._coming -= is_new
@@ -250,13 +266,16 @@ class Reading:
                 self._under_way[number] = _UnderWay(time.monotonic(), waiting.size_bytes)
                 self._under_way_bytes += waiting.size_bytes
                 self._staff()  # take the next job, if there is one
-            start_s, pass_on, _told.seconds = time.monotonic(), None, None
+            if self.is_heavy and not is_nice:
+                be_nice()
+                is_nice = True
+            start_s, start_cpu_s, pass_on, _told.seconds = time.monotonic(), time.thread_time(), None, None
             try:
                 if not queue.is_closed:
                     pass_on = waiting.job()
             finally:
-                took_s: float | None = _told.seconds
-                self._ended(number, queue, waiting, time.monotonic() - start_s if took_s is None else took_s)
+                took_s = time.monotonic() - start_s if _told.seconds is None else _told.seconds
+                self._ended(number, queue, waiting, took_s, time.thread_time() - start_cpu_s)
             if pass_on is not None:
                 pass_on()
             del taken, queue, waiting, pass_on  # these would keep the request alive while this thread waits
@@ -280,7 +299,7 @@ class Reading:
                 return None
         return None
 
-    def _ended(self, number: int, queue: ReadQueue, waiting: _Waiting, seconds: float) -> None:
+    def _ended(self, number: int, queue: ReadQueue, waiting: _Waiting, seconds: float, cpu_s: float) -> None:
         with self._lock:
             read = self._under_way.pop(number, None)
             if read is None:  # after a fork: a read of the parent process
@@ -290,7 +309,7 @@ class Reading:
             self._under_way_bytes -= read.size_bytes
             if queue.is_closed:
                 return
-            self.learn(seconds, waiting.samples, waiting.size_bytes)
+            self.learn(seconds, waiting.samples, waiting.size_bytes, cpu_s)
             for sums in (self, queue):
                 sums.read_s += seconds
                 sums.read_bytes += waiting.size_bytes

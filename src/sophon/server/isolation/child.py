@@ -30,7 +30,7 @@ from sophon.codec.window.windowed import Windowed
 from sophon.errors import ArtifactError
 from sophon.pipeline import Key, Pipeline, Trace
 from sophon.pipeline.probe import each_digest
-from sophon.server.budget import NICE
+from sophon.process.threads import NICE
 from sophon.server.isolation import frames
 from sophon.server.isolation.frames import Kind
 from sophon.server.maker import made
