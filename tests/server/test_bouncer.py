@@ -1,5 +1,7 @@
 """Who floods a node from outside is thrown out; who is let in, or says little, is left alone."""
 
+import os
+import resource
 import socket
 import struct
 from contextlib import suppress
@@ -105,6 +107,49 @@ def test_many_ranks_on_one_machine_are_not_shut_out(listener, watch, monkeypatch
     wait_until(lambda: not watch._since_s)
     assert not watch._banned_until_s
     assert not any(is_closed(far, 0.1) for far, _ in pairs[:3])
+    for far, near in pairs:
+        far.close()
+        near.close()
+
+
+def test_connections_are_watched_while_no_descriptor_is_left(listener, watch, monkeypatch):
+    monkeypatch.setattr(bouncer, "_STRANGER_S", 0.3)
+    far, near = connect(listener)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with far, near:
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))  # nothing below is free
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                os.dup(0)
+            assert is_closed(far)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert watch._thread.is_alive()
+
+
+def test_a_look_that_fails_is_not_the_last_one(listener, watch, monkeypatch, caplog):
+    monkeypatch.setattr(bouncer, "_STRANGER_S", 0.3)
+    monkeypatch.setattr(watch, "_let_in_again", lambda _: 1 / 0)
+    wait_until(lambda: "ZeroDivisionError" in caplog.text)
+    monkeypatch.undo()
+    monkeypatch.setattr(bouncer, "_STRANGER_S", 0.3)
+    far, near = connect(listener)
+    with far, near:
+        assert is_closed(far)
+
+
+def test_one_address_gets_no_more_than_its_share_of_the_descriptors(listener, watch, monkeypatch):
+    monkeypatch.setattr(bouncer, "_LEAST_OF_ONE", 8)
+    monkeypatch.setattr(bouncer.resource, "getrlimit", lambda _: (16, 16))
+    pairs = []
+    for source in ["127.0.0.6"] * 12 + ["127.0.0.7"]:
+        pairs.append(connect(listener, source))
+        watch.knows("ipv4:{}:{}".format(*pairs[-1][0].getsockname()))
+    wait_until(lambda: watch.thrown_out >= 4)
+    assert sum(is_closed(far, 0.05) for far, _ in pairs[:12]) == 4
+    assert not is_closed(pairs[12][0], 0.3)
     for far, near in pairs:
         far.close()
         near.close()

@@ -6,6 +6,9 @@ send a little and wait a little; beyond that it is closed. An address with many 
 opening new ones, is blocked for a while: the kernel drops packets from that address to the listening socket (a classic
 socket filter, which needs no privileges).
 
+No address gets more than half of the descriptors that this process may have, whatever tokens it knows. Should all of
+them be in use, which is what a flood aims at, connections are checked without any.
+
 Concurrency: one separate thread; threads of calls report the callers that the gate has admitted. Limits: Linux only.
 Trainers that share an address with a flooder are blocked too, except for their existing connections.
 """
@@ -13,16 +16,20 @@ Trainers that share an address with a flooder are blocked too, except for their 
 from __future__ import annotations
 
 import ctypes
+import errno
 import ipaddress
+import logging
 import math
 import os
+import resource
 import socket
 import stat
 import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 _LOOK_S = 0.02
@@ -40,6 +47,8 @@ _MEMORY_S = 2.0
 _BAN_S = 10.0
 _MOST_BANNED = 64  # blocked addresses; each adds a few instructions for every new connection
 _KNOWN = 4096
+_LEAST_OF_ONE = 256  # admitted connections that an address may have however few descriptors there are
+_MOST_NUMBERS = 1 << 16  # of descriptors that are tried one by one
 _OPEN_FILES = Path("/proc/self/fd")
 _TCP_INFO_BYTES = 192
 _BYTES_RECEIVED = struct.Struct("=Q")
@@ -50,6 +59,7 @@ _LOAD, _LOAD_BYTE, _EQUAL, _AND, _RETURN = 0x20, 0x30, 0x15, 0x54, 0x06
 _PASS, _DROP = 0x7FFFFFFF, 0
 
 Peer = tuple[str, int]
+LOG = logging.getLogger("sophon")
 
 
 class Bouncer:
@@ -69,7 +79,8 @@ class Bouncer:
         self._since_s: dict[Peer, float] = {}
         self._seen: deque[tuple[float, Peer]] = deque()
         self._banned_until_s: dict[str, float] = {}
-        self._settled: set[int] = set()  # sockets that need no check: unrelated ones, and those the gate has admitted
+        # Sockets that need no check: unrelated ones, and those the gate has admitted, with their addresses.
+        self._settled: dict[int, str | None] = {}
         self._over = threading.Event()
         self.thrown_out = 0
         self._thread: threading.Thread | None = None
@@ -110,20 +121,28 @@ class Bouncer:
                 and now_s - looked_s < _LONGEST_S
             ):
                 continue  # there are no new connections
-            pause_s, looked_s = _LOOK_S if self._look(now_s) else _QUIET_LOOK_S, now_s
+            looked_s = now_s
+            try:
+                pause_s = _LOOK_S if self._look(now_s) else _QUIET_LOOK_S
+            except Exception:
+                LOG.exception("connections could not be checked; the next check is in %g s", _QUIET_LOOK_S)
+                pause_s = _QUIET_LOOK_S
 
     def _look(self, now_s: float) -> bool:
         """Check all connections once; return whether there are any without an admitted call."""
         strangers: Counter[str] = Counter()
         there: set[Peer] = set()
-        still: set[int] = set()
+        still: list[int] = []
+        fresh: dict[int, str | None] = {}
         for inode, connection in _sockets(self._settled, still):
             try:
                 found = _stranger(connection, self._port)
             except OSError:
                 continue  # the connection is being closed
             if found is None or found[0] in self._known:
-                still.add(inode)
+                fresh[inode] = None if found is None else found[0][0]
+                if found is not None and self._has_enough(found[0][0], fresh):
+                    self._throw_out(connection)
                 continue
             peer, received = found
             there.add(peer)
@@ -138,7 +157,7 @@ class Bouncer:
                 self._throw_out(connection)
             if is_flood:
                 self._ban(peer[0], now_s)
-        self._settled = still
+        self._settled = {inode: self._settled[inode] for inode in still} | fresh
         self._since_s = {peer: since_s for peer, since_s in self._since_s.items() if peer in there}
         while self._seen and self._seen[0][0] < now_s - _MEMORY_S:
             self._seen.popleft()
@@ -148,6 +167,13 @@ class Bouncer:
                 self._ban(address, now_s)
         self._let_in_again(now_s)
         return bool(there or self._banned_until_s)
+
+    def _has_enough(self, address: str, fresh: Mapping[int, str | None]) -> bool:
+        """Return whether an address has more admitted connections than its share of the descriptors."""
+        most = max(_LEAST_OF_ONE, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        if len(self._settled) + len(fresh) <= most:
+            return False
+        return sum(one == address for one in (*self._settled.values(), *fresh.values())) > most
 
     def _throw_out(self, connection: socket.socket) -> None:
         self.thrown_out += 1
@@ -218,22 +244,48 @@ def _open_files() -> int:
     return _OPEN_FILES.stat().st_size
 
 
-def _sockets(settled: Set[int], still: set[int]) -> Iterator[tuple[int, socket.socket]]:
-    """Yield inodes and copies of this process's sockets: the originals are gRPC's, which may close them at any moment.
+def _numbers() -> Iterable[int]:
+    """Return the numbers of this process's open files; if it takes one more to list them, those that it may have."""
+    try:
+        return map(int, os.listdir(_OPEN_FILES))  # noqa: PTH208 - only names, with as few system calls as possible
+    except OSError:
+        return range(min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_NUMBERS))
+
+
+def _sockets(settled: Container[int], still: list[int]) -> Iterator[tuple[int, socket.socket]]:
+    """Yield inodes and copies of this process's sockets.
 
     Settled sockets are skipped, but recorded if they still exist. Each costs only one system call, since this runs
     as long as the node does.
     """
-    for number in map(int, os.listdir(_OPEN_FILES)):  # noqa: PTH208 - only names, with as few system calls as possible
+    for number in _numbers():
         try:
             found = os.fstat(number)
             if found.st_ino in settled and stat.S_ISSOCK(found.st_mode):
-                still.add(found.st_ino)
+                still.append(found.st_ino)
             elif stat.S_ISSOCK(found.st_mode):
-                with socket.socket(fileno=os.dup(number)) as copy:
+                with _copy_of(number) as copy:
                     yield os.fstat(copy.fileno()).st_ino, copy
         except OSError:
             continue  # closed while we looked
+
+
+@contextmanager
+def _copy_of(number: int) -> Iterator[socket.socket]:
+    """Copy a socket, which is gRPC's and may be closed by it at any moment; use the original if no copy is possible."""
+    try:
+        copy, is_borrowed = socket.socket(fileno=os.dup(number)), False
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        copy, is_borrowed = socket.socket(fileno=number), True
+    try:
+        yield copy
+    finally:
+        if is_borrowed:
+            copy.detach()
+        else:
+            copy.close()
 
 
 def _is_here(found: socket.socket, port: int) -> bool:
@@ -243,7 +295,7 @@ def _is_here(found: socket.socket, port: int) -> bool:
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
-    for _, found in _sockets(set(), set()):
+    for _, found in _sockets((), []):
         if _is_here(found, port) and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             yield found
 
