@@ -94,6 +94,19 @@ def test_an_address_with_many_connections_is_shut_out(listener, watch):
         near.close()
 
 
+def test_an_address_is_shut_out_that_sends_much_and_hangs_up_again_and_again(listener, watch, monkeypatch):
+    monkeypatch.setattr(bouncer, "_MEMORY_S", 600.0)
+    for _ in range(3):
+        far, near = connect(listener, "127.0.0.8")
+        peer = far.getsockname()
+        far.sendall(b"x" * 30_000)
+        wait_until(lambda peer=peer: watch._sent_bytes.get(peer) == 30_000)
+        far.close()
+        near.close()
+        wait_until(lambda peer=peer: peer not in watch._sent_bytes)
+    wait_until(lambda: "127.0.0.8" in watch._banned_until_s)
+
+
 def test_many_ranks_on_one_machine_are_not_shut_out(listener, watch, monkeypatch):
     """Each is a stranger until its first call was let in, and none afterwards."""
     monkeypatch.setattr(bouncer, "_MOST_STRANGERS", 8)

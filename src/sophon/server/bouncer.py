@@ -32,6 +32,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from cachetools import LRUCache
+
 _LOOK_S = 0.02
 _QUIET_LOOK_S = 0.5  # while there are no unknown connections; 20 checks a second took 0.2 % of a core on an idle node
 _ALARMED_S = 0.005  # between a rejected call and the check, and so between two checks while calls are rejected
@@ -44,7 +46,9 @@ _CALL_S = 2.0  # how long a connection may wait for admission once it has sent m
 # admitted sooner.
 _MOST_STRANGERS = 128
 _MEMORY_S = 2.0
-_BAN_S = 10.0
+_MOST_REFUSED = 256  # calls per address within `_MEMORY_S`
+_BAN_S = 10.0  # the first time; twice as long whenever the address does it again
+_LONGEST_BAN_S = 640.0
 _MOST_BANNED = 64  # blocked addresses; each adds a few instructions for every new connection
 _KNOWN = 4096
 _LEAST_OF_ONE = 256  # admitted connections that an address may have however few descriptors there are
@@ -74,17 +78,25 @@ class Bouncer:
     def __init__(self, port: int, alarm: threading.Event | None = None) -> None:
         self._port = port
         self._alarm = alarm or threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # around `_known`, bans and what leads to them
         self._known: dict[Peer, None] = {}  # the newest last
         self._since_s: dict[Peer, float] = {}
+        self._sent_bytes: dict[Peer, int] = {}  # by those on whose connection no call has been admitted yet
+        self._gone: deque[tuple[float, str, int]] = deque()  # bytes of those that went without an admitted call
+        self._refused: deque[tuple[float, str]] = deque()
+        self._refusals: Counter[str] = Counter()  # of addresses in `_refused`
         self._seen: deque[tuple[float, Peer]] = deque()
         self._banned_until_s: dict[str, float] = {}
+        self._ban_s: LRUCache[str, float] = LRUCache(_KNOWN)  # the next ban of addresses that had one
         # Sockets that need no check: unrelated ones, and those the gate has admitted, with their addresses.
         self._settled: dict[int, str | None] = {}
         self._over = threading.Event()
         self.thrown_out = 0
         self._thread: threading.Thread | None = None
+        self._listeners: list[socket.socket] = []
         if hasattr(socket, "TCP_INFO") and _OPEN_FILES.is_dir():
+            # Kept, since looking for them takes long when hundreds of threads answer calls.
+            self._listeners = [found.dup() for found in _listeners(port)]
             self._thread = threading.Thread(target=self._run, name="sophon-bouncer", daemon=True)
             self._thread.start()
 
@@ -98,12 +110,35 @@ class Bouncer:
             while len(self._known) > _KNOWN:
                 self._known.pop(next(iter(self._known)))
 
+    def refused(self, peer: str) -> None:
+        """Record that a call was refused, and block addresses that make many such calls.
+
+        This is done by the thread of the call: while hundreds of threads refuse calls, the thread that looks at
+        connections has to wait for its turn so often that it takes seconds.
+        """
+        found, now_s = parse_peer(peer), time.monotonic()
+        if found is None or not self._listeners:
+            return
+        with self._lock:
+            self._refused.append((now_s, found[0]))
+            self._refusals[found[0]] += 1
+            while self._refused[0][0] < now_s - _MEMORY_S:
+                _, address = self._refused.popleft()
+                self._refusals[address] -= 1
+                if not self._refusals[address]:
+                    del self._refusals[address]
+            if self._refusals[found[0]] > _MOST_REFUSED:
+                self._ban(found[0], now_s)
+
     def close(self) -> None:
         """Stop watching connections."""
         self._over.set()
         self._alarm.set()
         if self._thread is not None:
             self._thread.join(2.0)
+        with self._lock:
+            while self._listeners:
+                self._listeners.pop().close()
 
     def _run(self) -> None:
         pause_s, looked_s, count = _QUIET_LOOK_S, -math.inf, 0
@@ -131,7 +166,7 @@ class Bouncer:
     def _look(self, now_s: float) -> bool:
         """Check all connections once; return whether there are any without an admitted call."""
         strangers: Counter[str] = Counter()
-        there: set[Peer] = set()
+        there: dict[Peer, int] = {}
         still: list[int] = []
         fresh: dict[int, str | None] = {}
         for inode, connection in _sockets(self._settled, still):
@@ -145,7 +180,7 @@ class Bouncer:
                     self._throw_out(connection)
                 continue
             peer, received = found
-            there.add(peer)
+            there[peer] = received
             if peer not in self._since_s:
                 self._since_s[peer] = now_s
                 self._seen.append((now_s, peer))
@@ -159,6 +194,7 @@ class Bouncer:
                 self._ban(peer[0], now_s)
         self._settled = {inode: self._settled[inode] for inode in still} | fresh
         self._since_s = {peer: since_s for peer, since_s in self._since_s.items() if peer in there}
+        self._count_gone(there, now_s)
         while self._seen and self._seen[0][0] < now_s - _MEMORY_S:
             self._seen.popleft()
         never_let_in = Counter(peer[0] for _, peer in self._seen if peer not in self._known)
@@ -167,6 +203,21 @@ class Bouncer:
                 self._ban(address, now_s)
         self._let_in_again(now_s)
         return bool(there or self._banned_until_s)
+
+    def _count_gone(self, there: dict[Peer, int], now_s: float) -> None:
+        """Block addresses that send much on connections which end before a call on them is admitted.
+
+        A call that is reset at once costs its sender 40 bytes, and gRPC several KB for a while.
+        """
+        for peer, sent_bytes in self._sent_bytes.items():
+            if peer not in there and peer not in self._known:
+                self._gone.append((now_s, peer[0], sent_bytes))
+        self._sent_bytes = there
+        while self._gone and self._gone[0][0] < now_s - _MEMORY_S:
+            self._gone.popleft()
+        for address in {address for _, address, _ in self._gone} - self._banned_until_s.keys():
+            if sum(sent_bytes for _, one, sent_bytes in self._gone if one == address) > _FLOOD_BYTES:
+                self._ban(address, now_s)
 
     def _has_enough(self, address: str, fresh: Mapping[int, str | None]) -> bool:
         """Return whether an address has more admitted connections than its share of the descriptors."""
@@ -183,19 +234,22 @@ class Bouncer:
             return  # the connection is already gone
 
     def _ban(self, address: str, now_s: float) -> None:
-        is_new = address not in self._banned_until_s
-        if is_new and len(self._banned_until_s) >= _MOST_BANNED:
-            return
-        if is_new:
-            filter_out(_listeners(self._port), [*self._banned_until_s, address])
-        self._banned_until_s[address] = now_s + _BAN_S
+        with self._lock:
+            if address in self._banned_until_s or len(self._banned_until_s) >= _MOST_BANNED:
+                return
+            ban_s = self._ban_s.get(address, _BAN_S)
+            self._ban_s[address] = min(2 * ban_s, _LONGEST_BAN_S)
+            self._banned_until_s[address] = now_s + ban_s
+            filter_out(self._listeners, self._banned_until_s)
+        LOG.warning("%s floods this node with connections or calls: blocked for %g s", address, ban_s)
 
     def _let_in_again(self, now_s: float) -> None:
-        over = [address for address, until_s in self._banned_until_s.items() if until_s < now_s]
-        if over:
-            for address in over:
-                del self._banned_until_s[address]
-            filter_out(_listeners(self._port), self._banned_until_s)
+        with self._lock:
+            over = [address for address, until_s in self._banned_until_s.items() if until_s < now_s]
+            if over:
+                for address in over:
+                    del self._banned_until_s[address]
+                filter_out(self._listeners, self._banned_until_s)
 
 
 def parse_peer(text: str) -> Peer | None:

@@ -120,6 +120,8 @@ class Service(Refusing):
             rights = rights_of(context)
         except flight.FlightUnauthenticatedError as error:
             self._journal.refused(context.peer(), str(error))
+            if self._bouncer is not None:
+                self._bouncer.refused(context.peer())
             raise
         with self._typed_errors(context):
             rights = self._executor.admitted(rights, host_of(context.peer()))
