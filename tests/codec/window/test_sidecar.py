@@ -14,7 +14,7 @@ from sophon.codec.window import Index, available, build_index
 from sophon.codec.window import codec as window_codec
 from sophon.codec.window.indexes import Indexes
 from sophon.codec.window.sidecar import SUFFIX, Sidecar, find_sidecar, place_to_write, places, write_sidecar
-from sophon.errors import ArtifactError
+from sophon.errors import ArtifactError, OpError
 from sophon.pipeline import Key, Pipeline, ops
 from sophon.store import open_store
 from tests.store.datasets import LONG_AGO_NS, structs, write_files, write_parquet, write_tar
@@ -87,6 +87,19 @@ def test_what_has_the_same_size_and_time_is_not_read_again(folder, cache, monkey
     os.utime(folder / "2.jpg", ns=(LONG_AGO_NS, LONG_AGO_NS + 2))
     write_sidecar(store, path)
     assert path.read_bytes() == first
+
+
+def test_a_file_that_no_decoder_may_see_has_no_index_by_which_it_would_pass(tmp_path, cache, monkeypatch):
+    bomb = photo(0)[:2] + 5000 * b"\xff\xfe\x00\x03x" + photo(0)[2:]
+    folder = write_files(tmp_path / "bombs", {"0.jpg": bomb})
+    with _store(folder, cache) as store:
+        assert write_sidecar(store, place_to_write(folder)).without == 1
+    indexes = Indexes()
+    indexes.attach(find_sidecar(folder))
+    monkeypatch.setattr(window_codec, "INDEXES", indexes)
+    for cut in (Cut(0, "window"), Cut(2)):
+        with pytest.raises(OpError, match="segments"):
+            make_payload(PIPELINE, bomb, Key(0, 0, 0), cut)
 
 
 def test_files_that_are_added_changed_or_removed_are_noticed(folder, cache):

@@ -42,7 +42,8 @@ from sophon.artifact import ARROW_ERRORS, remove_leftovers, replacing
 from sophon.codec.window.jpeg import Index, available, build_index
 from sophon.codec.window.refusal import NotWindowable
 from sophon.codec.window.seals import Seals, seals_of
-from sophon.errors import ArtifactError, StoreError
+from sophon.errors import ArtifactError, OpError, StoreError
+from sophon.pipeline.ops.decode import check_jpeg
 from sophon.process.caches import used
 from sophon.process.folders import not_private, secret_key
 from sophon.store import Store, cache_file
@@ -210,8 +211,8 @@ def _opened(path: Path, fd: int) -> tuple[str, _Names, _Offsets, _Lengths]:
             continue
         named.append(batch.column("name").to_numpy())
         ends = np.frombuffer(index.buffers()[1], np.int32)[: len(index) + 1].astype(np.int64)
-        data = index.buffers()[2]
-        start = 0 if data is None else data.address - file.address
+        data = index.buffers()[2]  # where there is no index at all: none, or anywhere
+        start = data.address - file.address if ends[-1] else 0
         if not 0 <= start <= file.size - ends[-1]:
             raise ArtifactError(f"{path} has compressed indexes, which sophon does not write; {_REMEDY}")
         offsets.append(start + ends[:-1])
@@ -335,8 +336,9 @@ def _row(store: Store, sample: int, known: _Known | None, seals: Seals) -> tuple
         return None, False
     name = seals.names.of(data)
     try:
+        check_jpeg(data)  # a file that has an index is not examined again
         index = build_index(data)
-    except NotWindowable:
+    except (NotWindowable, OpError):
         return {**row, "name": name, "index": None}, False
     return {**row, "name": name, "index": seals.sealed(name, index.to_bytes())}, False
 
