@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 
 from sophon.codec import Cut, finish_payload, make_payload
-from sophon.codec.window import Index, available
+from sophon.codec.window import Index, available, build_index
 from sophon.codec.window import codec as window_codec
 from sophon.codec.window.indexes import Indexes
-from sophon.codec.window.jpeg import fingerprint
 from sophon.codec.window.sidecar import SUFFIX, Sidecar, find_sidecar, place_to_write, places, write_sidecar
-from sophon.errors import ArtifactError
+from sophon.errors import ArtifactError, OpError
 from sophon.pipeline import Key, Pipeline, ops
 from sophon.store import open_store
 from tests.store.datasets import LONG_AGO_NS, structs, write_files, write_parquet, write_tar
@@ -90,6 +89,19 @@ def test_what_has_the_same_size_and_time_is_not_read_again(folder, cache, monkey
     assert path.read_bytes() == first
 
 
+def test_a_file_that_no_decoder_may_see_has_no_index_by_which_it_would_pass(tmp_path, cache, monkeypatch):
+    bomb = photo(0)[:2] + 5000 * b"\xff\xfe\x00\x03x" + photo(0)[2:]
+    folder = write_files(tmp_path / "bombs", {"0.jpg": bomb})
+    with _store(folder, cache) as store:
+        assert write_sidecar(store, place_to_write(folder)).without == 1
+    indexes = Indexes()
+    indexes.attach(find_sidecar(folder))
+    monkeypatch.setattr(window_codec, "INDEXES", indexes)
+    for cut in (Cut(0, "window"), Cut(2)):
+        with pytest.raises(OpError, match="segments"):
+            make_payload(PIPELINE, bomb, Key(0, 0, 0), cut)
+
+
 def test_files_that_are_added_changed_or_removed_are_noticed(folder, cache):
     write_sidecar(_store(folder, cache), place_to_write(folder))
     (folder / "0.jpg").unlink()
@@ -98,8 +110,8 @@ def test_files_that_are_added_changed_or_removed_are_noticed(folder, cache):
     store = _store(folder, cache / "other")
     sidecar = find_sidecar(folder)
     assert sidecar.stale_share(store) == pytest.approx(2 / COUNT)
-    assert sidecar.find(fingerprint(photo(30))) is None
-    assert sidecar.find(fingerprint(photo(2))) is not None
+    assert sidecar.find(sidecar.names.of(photo(30))) is None
+    assert sidecar.find(sidecar.names.of(photo(2))) is not None
     written = write_sidecar(store, place_to_write(folder))
     assert (written.samples, written.kept) == (COUNT, COUNT - 2)
     assert find_sidecar(folder).stale_share(store) == 0.0
@@ -119,12 +131,13 @@ def test_a_damaged_entry_is_as_good_as_none_and_is_made_again(folder, cache):
     store, path = _store(folder, cache), place_to_write(folder)
     write_sidecar(store, path)
     whole = path.read_bytes()
-    entry = Sidecar(path).find(fingerprint(photo(0))).to_bytes()
+    sidecar = Sidecar(path)
+    entry = sidecar.find(sidecar.names.of(photo(0))).to_bytes()
     at = whole.index(entry) + len(entry) // 2
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     sidecar = Sidecar(path)
-    assert sidecar.find(fingerprint(photo(0))) is None
-    assert sidecar.find(fingerprint(photo(1))) is not None
+    assert sidecar.find(sidecar.names.of(photo(0))) is None
+    assert sidecar.find(sidecar.names.of(photo(1))) is not None
     assert write_sidecar(store, path).kept == COUNT - 1
     assert path.read_bytes() == whole
 
@@ -135,7 +148,7 @@ def test_points_that_lead_astray_are_given_up_for_the_walk(points, monkeypatch):
 
     class Lying(Indexes):
         def find(self, data):
-            return Index(1, len(data), fingerprint(data), points)
+            return Index(1, len(data), 0, points)
 
     monkeypatch.setattr(window_codec, "INDEXES", Lying())
     key = Key(0, 0, 0)
@@ -146,15 +159,16 @@ def test_points_that_lead_astray_are_given_up_for_the_walk(points, monkeypatch):
 def test_a_file_that_is_cut_short_or_overwritten_in_place_has_nothing_to_find(folder, cache):
     store = _store(folder, cache)
     path = write_sidecar(store, folder.with_name("photos.sophon-windows")).path
-    sidecar, hashed = Sidecar(path), fingerprint(photo(0))
-    assert sidecar.find(hashed) is not None
+    sidecar = Sidecar(path)
+    name = sidecar.names.of(photo(0))
+    assert sidecar.find(name) is not None
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.write(bytes(size))
         file.flush()
-        assert sidecar.find(hashed) is None
+        assert sidecar.find(name) is None
         file.truncate(100)
-    assert sidecar.find(hashed) is None
+    assert sidecar.find(name) is None
     with pytest.raises(ArtifactError, match="changed while it was being read"):
         sidecar.rows_of(store)
 
@@ -175,8 +189,8 @@ def test_damaged_and_foreign_files_are_refused(folder, cache, tmp_path):
         except ArtifactError:
             continue
         for number in range(COUNT):
-            found = sidecar.find(fingerprint(photo(number)))
-            assert found is None or found.fingerprint == fingerprint(photo(number))
+            found = sidecar.find(sidecar.names.of(photo(number)))
+            assert found is None or found == build_index(photo(number))
     foreign = tmp_path / "foreign"
     table = pa.table({"x": [1, 2]})
     with pa.OSFile(str(foreign), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
@@ -250,9 +264,7 @@ def _of_another(rows):
     """Give the first sample the index of the second, which is about other bytes, as its own."""
     packed = rows[1]["index"]
     other = Index.from_bytes(packed[:-16])
-    rows[0]["index"] = Index(other.stride, other.file_bytes, rows[0]["fingerprint"], other.points).to_bytes() + bytes(
-        16
-    )
+    rows[0]["index"] = Index(other.stride, other.file_bytes, 0, other.points).to_bytes() + bytes(16)
 
 
 def test_an_index_with_a_right_checksum_and_no_seal_of_ours_is_never_used(folder, cache):
@@ -276,8 +288,18 @@ def test_a_forged_entry_that_was_not_looked_at_first_is_not_found_either(folder,
 
     _forged(path, change)
     sidecar = find_sidecar(folder)
-    assert sidecar.find(fingerprint(photo(0))) is None
-    assert sidecar.find(fingerprint(photo(1))) is not None
+    assert sidecar.find(sidecar.names.of(photo(0))) is None
+    assert sidecar.find(sidecar.names.of(photo(1))) is not None
+
+
+def test_a_sealed_index_that_was_moved_to_the_name_of_another_picture_is_not_found(folder, cache, monkeypatch):
+    monkeypatch.setattr("sophon.codec.window.sidecar._TRIED", 1)
+    with _store(folder, cache) as store:
+        path = write_sidecar(store, place_to_write(folder)).path
+    _forged(path, lambda rows: rows[1].update(index=rows[0]["index"]))
+    sidecar = find_sidecar(folder)
+    assert sidecar.find(sidecar.names.of(photo(0))) is not None
+    assert sidecar.find(sidecar.names.of(photo(1))) is None
 
 
 def test_what_another_user_has_sealed_is_not_used(folder, cache, monkeypatch, tmp_path):

@@ -6,14 +6,14 @@ block by block. Walking needs only the lengths of AC codes, never their values, 
 coefficients at once. Cutting copies the bits of the kept MCUs unchanged; a DC difference is rewritten only where the
 preceding block is not the same as in the source.
 
-Memory safety: input bytes are read only in `clean`, `locate`, `jump` and `fingerprint`, and every read is checked
-against the length of the buffer. Everything else reads the private buffer, which always has `GUARD` bytes beyond its
-end, more than one block can consume; the end is checked after every block. Numbers that come from an index are checked
-against the file before use. If another thread changes the buffer in the meantime, the result is a wrong picture, but
-never an out-of-bounds read.
+Memory safety: input bytes are read only in `clean`, `locate`, `jump`, `fingerprint` and `condensed`, and every read is
+checked against the length of the buffer. Everything else reads the private buffer, which always has `GUARD` bytes
+beyond its end, more than one block can consume; the end is checked after every block. Numbers that come from an index
+are checked against the file before use. If another thread changes the buffer in the meantime, the result is a wrong
+picture, but never an out-of-bounds read.
 
-Concurrency: no global state; a `Scan` does not change after construction, so threads may share one. `index`, `cut` and
-`fingerprint` release the GIL.
+Concurrency: no global state; a `Scan` does not change after construction, so threads may share one. `index`, `cut`,
+`fingerprint` and `condensed` release the GIL.
 """
 
 cimport cython
@@ -32,6 +32,13 @@ from sophon.codec.window.refusal import NotWindowable
 from sophon.errors import ArtifactError
 
 
+cdef extern from *:
+    """
+    typedef unsigned __int128 sophon_wide;
+    """
+    ctypedef unsigned long long sophon_wide
+
+
 cdef enum:
     MAX_TABLES = 4
     DC_BITS = 9  # width of the look-up table; longer codes take the slow path
@@ -40,6 +47,7 @@ cdef enum:
     END_OF_BLOCK = 128  # advance of an entry that ends the block; coefficients passed before it are added
     DC_LIMIT = 2047  # |DC| of an 8-bit picture never exceeds this, so differences fit in 12 bits
     DC_CATEGORIES = 12
+    BLOCK_WORDS = 512  # `condensed` makes two words of them; a key of this size stays in the fastest cache
 
 
 _REASONS = {
@@ -927,7 +935,7 @@ cdef uint64_t xxh64(const uint8_t *p, size_t size) noexcept nogil:
 
 
 def fingerprint(const uint8_t[::1] data):
-    """Return the XXH64 hash of all bytes, which ties an index to its file at the cost of one read of memory."""
+    """Return the XXH64 hash of all bytes, which shows that an index and a file were mixed up by mistake."""
     cdef size_t size = data.shape[0]
     cdef const uint8_t *p = NULL
     cdef uint64_t result
@@ -935,4 +943,61 @@ def fingerprint(const uint8_t[::1] data):
         p = &data[0]
     with nogil:
         result = xxh64(p, size)
+    return result
+
+
+cdef inline sophon_wide nh(const uint8_t *p, const uint64_t *key, size_t pairs) noexcept nogil:
+    """Return the sum of (word + key) × (next word + next key), modulo 2**128."""
+    cdef sophon_wide total = 0
+    cdef size_t i
+    for i in range(pairs):
+        total += <sophon_wide>(word(p + 16 * i) + key[2 * i]) * (word(p + 16 * i + 8) + key[2 * i + 1])
+    return total
+
+
+cdef void condense(const uint8_t *p, size_t size, const uint64_t *key, uint8_t *out) noexcept nogil:
+    cdef uint8_t last[16]
+    cdef sophon_wide total
+    cdef size_t block, pairs
+    while size:
+        block = min(size, <size_t>(8 * BLOCK_WORDS))
+        pairs = block >> 4
+        total = nh(p, key, pairs)
+        if block & 15:
+            memset(last, 0, 16)
+            memcpy(last, p + (pairs << 4), block & 15)
+            total += nh(last, key + 2 * pairs, 1)
+        store(out, <uint64_t>(total >> 64))
+        store(out + 8, <uint64_t>total)
+        p += block
+        out += 16
+        size -= block
+
+
+def condensed(const uint8_t[::1] data, bytes key):
+    """Return 16 bytes for every `8 * BLOCK_WORDS` bytes of data: the universal hash NH of UMAC, with words of 64 bits.
+
+    Any two texts of the same length give the same result under at most one key in 2**64, so nobody who lacks the key
+    can choose texts that do. The result reveals something about the key and must be hashed before others see it.
+
+    Args:
+        data: All bytes; the last 16 are filled up with zeros, so texts that differ in length may give the same result.
+        key: `8 * BLOCK_WORDS` bytes, secret.
+    """
+    cdef size_t size = data.shape[0]
+    cdef uint64_t words[BLOCK_WORDS]
+    cdef size_t i
+    cdef bytes result
+    cdef uint8_t *out
+    cdef const uint8_t *p
+    if len(key) != 8 * BLOCK_WORDS:
+        raise ValueError(f"a key of {len(key)} bytes; expected {8 * BLOCK_WORDS}")
+    result = PyBytes_FromStringAndSize(NULL, 16 * ((size + 8 * BLOCK_WORDS - 1) // (8 * BLOCK_WORDS)))
+    if size:
+        for i in range(BLOCK_WORDS):
+            words[i] = word(<const uint8_t *>PyBytes_AS_STRING(key) + 8 * i)
+        p = &data[0]
+        out = <uint8_t *>PyBytes_AS_STRING(result)
+        with nogil:
+            condense(p, size, words, out)
     return result

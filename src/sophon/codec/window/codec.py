@@ -229,7 +229,7 @@ def _cut(data: Payload, header: Header, box: Box, indexes: Indexes, index: Index
         index = indexes.build(data, header)
     pillow_box = (left, top, left + width, top + height)
     try:
-        # The index was found by a hash of these bytes: no need to hash them again.
+        # The index was made from these bytes, or found by their name: no need to hash them again.
         return cut(data, pillow_box, index, header, trusted=True)
     except (ArtifactError, NotWindowable):
         if index is None:

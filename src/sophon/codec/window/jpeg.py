@@ -103,7 +103,7 @@ class Index:
     Attributes:
         stride: Number of MCUs between two points of a row.
         file_bytes: Size of the file.
-        fingerprint: XXH64 of the file.
+        fingerprint: XXH64 of the file, which shows mistakes; anyone can make another file that has the same.
         points: The points, packed as described in `_jpeg.Scan.index`.
     """
 
@@ -145,9 +145,9 @@ def available() -> bool:
     return kernel is not None
 
 
-def fingerprint(data: Data) -> int:
-    """Return the hash of a file by which its index is found."""
-    return int(kernel.fingerprint(data))
+def condensed(data: Data, key: bytes) -> bytes:
+    """Return what the names of files are made from; see `names`."""
+    return kernel.condensed(data, key)
 
 
 def build_index(data: Data, header: Header | None = None, share: float = INDEX_SHARE) -> Index:
@@ -186,7 +186,7 @@ def cut(
         box: (left, top, right, bottom) in pixels of the whole picture; must lie inside it.
         index: Index of the same file; without one the scan is walked.
         header: Header of the same file, if already parsed; drawing a box needs the picture's size, for example.
-        trusted: Whether the index was found by the fingerprint of these bytes, which are then not hashed again.
+        trusted: Whether the index was found by the name of these bytes, whose fingerprint is then not compared.
 
     Returns:
         A window that contains the box: column x of the picture is column x - left of the window.

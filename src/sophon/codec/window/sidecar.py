@@ -6,13 +6,12 @@ File layout, one Arrow IPC file::
     columns           id                  large_string
                       bytes               int64, of the sample
                       mtime_ns            int64, of the file or shard that holds it
-                      fingerprint         uint64, XXH64 of the sample's bytes
+                      name                uint64, of the sample's bytes, with the user's key (`names`)
                       index               binary, `Index.to_bytes`, sealed; null without a window, or if progressive
 
-An index is found by the hash of the bytes to be cut, so a stale or damaged entry is simply not found. Sizes and times
-show which entries are stale without reading the samples. A wrong index would silently give wrong pixels, and anyone can
-compute a checksum; so each index is sealed with a key of the user who made it (`process.folders.secret_key`), and an
-index with a different seal is not used.
+An index is found by the name of the bytes to be cut, so a stale or damaged entry is simply not found. Sizes and times
+show which entries are stale without reading the samples. Names and seals are made with a key of the user who makes the
+file (`seals`); an index with a different seal, or with that of another name, is not used.
 
 Concurrency: a sidecar does not change once it is open; any number of threads may use it, even after a fork. Files are
 replaced as a whole, so a node keeps using the one that it has opened.
@@ -23,11 +22,10 @@ file is truncated in place, as `cp` does, the process crashes, whereas with read
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import mmap
 import os
+import secrets
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -41,9 +39,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sophon.artifact import ARROW_ERRORS, remove_leftovers, replacing
-from sophon.codec.window.jpeg import Index, available, build_index, fingerprint
+from sophon.codec.window.jpeg import Index, available, build_index
 from sophon.codec.window.refusal import NotWindowable
-from sophon.errors import ArtifactError, StoreError
+from sophon.codec.window.seals import Seals, seals_of
+from sophon.errors import ArtifactError, OpError, StoreError
+from sophon.pipeline.ops.decode import check_jpeg
 from sophon.process.caches import used
 from sophon.process.folders import not_private, secret_key
 from sophon.store import Store, cache_file
@@ -51,7 +51,7 @@ from sophon.store.address import Address, Place
 from sophon.store.pages.columns import whole
 from sophon.store.shards import is_pattern
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 SUFFIX: Final = ".sophon-windows"
 FOLDER: Final = "windows"  # the folder for window indexes inside the cache folder
 _META: Final = b"sophon.windows"
@@ -60,27 +60,29 @@ _SCHEMA: Final = pa.schema(
         ("id", pa.large_string()),
         ("bytes", pa.int64()),
         ("mtime_ns", pa.int64()),
-        ("fingerprint", pa.uint64()),
+        ("name", pa.uint64()),
         ("index", pa.binary()),
     ]
 )
-_SEAL_BYTES: Final = 16
 _TRIED: Final = 64  # entries whose seals are checked when a file is opened; the others are checked when used
 _BATCH: Final = 512  # samples in memory at once while indexing: about 100 MB of large photos
 _PROBED: Final = 1000  # samples whose size and time are checked to estimate how many are stale
 _REMEDY: Final = "recreate it with `sophon index`."
 
-_Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+_Names = np.ndarray[Any, np.dtype[np.uint64]]
 _Offsets = np.ndarray[Any, np.dtype[np.int64]]
 _Lengths = np.ndarray[Any, np.dtype[np.int32]]
 OnProgress = Callable[[int, int | None], None]
 
 
 class Sidecar:
-    """The indexes in a file, found by the hash of a sample.
+    """The indexes in a file, found by the name of a sample.
 
     Args:
         path: The file.
+
+    Attributes:
+        names: Gives the names by which samples are found.
 
     Raises:
         ArtifactError: The file is missing, damaged, of a different format or not a sidecar.
@@ -91,59 +93,57 @@ class Sidecar:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._fd)
-            self.dataset_fingerprint, hashes, self._offsets, self._lengths = _opened(self.path, self._fd)
+            self.dataset_fingerprint, named, self._offsets, self._lengths = _opened(self.path, self._fd)
         except ARROW_ERRORS as error:
             raise ArtifactError(f"{path} cannot be read as window indexes ({error}); {_REMEDY}") from error
-        self._key = secret_key()
-        self._try_seals()
-        order = np.argsort(hashes, kind="stable")
+        self._seals = seals_of(secret_key() or secrets.token_bytes(32))  # without a key of the user's no seal fits
+        self.names = self._seals.names
+        self._try_seals(named)
+        order = np.argsort(named, kind="stable")
         # Bisecting a memoryview takes a third of the time of np.searchsorted, which is designed for many look-ups at
         # once.
-        self._hashes = hashes[order].data
+        self._named = named[order].data
         self._rows = order
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return len(self._named)
 
     @property
     def held_bytes(self) -> int:
         """Memory that the look-up tables take, in bytes."""
         return 28 * len(self)
 
-    def find(self, hashed: int) -> Index | None:
-        """Return the index of the file with this fingerprint; None if no usable index exists."""
-        at = bisect_left(self._hashes, hashed)
-        if at == len(self._hashes) or self._hashes[at] != hashed:
+    def find(self, name: int) -> Index | None:
+        """Return the index of the file with this name; None if no usable index exists."""
+        at = bisect_left(self._named, name)
+        if at == len(self._named) or self._named[at] != name:
             return None
-        packed = self.entry(int(self._rows[at]))
+        packed = self.entry(int(self._rows[at]), name)
         if not packed:
             return None
         try:
-            index = Index.from_bytes(packed)
+            return Index.from_bytes(packed)
         except ArtifactError:
             return None  # its checksum is wrong: treated as missing
-        return index if index.fingerprint == hashed else None
 
-    def entry(self, row: int) -> bytes | None:
-        """Return the packed index in a row; None if no window can be cut, b"" if this user did not make the index."""
+    def entry(self, row: int, name: int) -> bytes | None:
+        """Return the packed index in a row; None if no window can be cut, b"" if this user did not make it for it."""
         if self._lengths[row] < 0:
             return None
-        packed, is_own = self._unsealed(row)
+        packed, is_own = self._unsealed(row, name)
         return packed if is_own else b""
 
-    def _unsealed(self, row: int) -> tuple[bytes, bool]:
-        sealed = os.pread(self._fd, int(self._lengths[row]), int(self._offsets[row]))
-        packed, seal = sealed[:-_SEAL_BYTES], sealed[-_SEAL_BYTES:]
-        return packed, self._key is not None and hmac.compare_digest(seal, _seal(packed, self._key))
+    def _unsealed(self, row: int, name: int) -> tuple[bytes, bool]:
+        return self._seals.opened(name, os.pread(self._fd, int(self._lengths[row]), int(self._offsets[row])))
 
-    def _try_seals(self) -> None:
+    def _try_seals(self, named: _Names) -> None:
         """Reject a whole file that someone else made or changed, since nothing in it can be trusted.
 
         An entry that is merely damaged, and so has a wrong checksum as well, does not count.
         """
         rows = np.flatnonzero(self._lengths >= 0)
         for row in rows[:: -(-len(rows) // _TRIED)].tolist() if len(rows) else ():
-            packed, is_own = self._unsealed(row)
+            packed, is_own = self._unsealed(row, int(named[row]))
             if not is_own and _whole(packed):
                 raise ArtifactError(
                     f"{self.path} was not made by the user who opens it, or has changed since, so it is not used; "
@@ -184,8 +184,8 @@ class Sidecar:
         return float(1.0 - fresh / len(probed))
 
 
-def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
-    """Return the data set's fingerprint, and for every row its hash and the offset and length of its index.
+def _opened(path: Path, fd: int) -> tuple[str, _Names, _Offsets, _Lengths]:
+    """Return the data set's fingerprint, and for every row its name and the offset and length of its index.
 
     The file is mapped only while this runs.
     """
@@ -199,25 +199,25 @@ def _opened(path: Path, fd: int) -> tuple[str, _Hashes, _Offsets, _Lengths]:
         raise ArtifactError(f"{path} has window indexes in format {fields['format']!r}, expected {FORMAT}; {_REMEDY}")
     if reader.schema.remove_metadata() != _SCHEMA:
         raise ArtifactError(f"{path} has columns other than {', '.join(_SCHEMA.names)}; {_REMEDY}")
-    hashes, offsets, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    named, offsets, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     for number in range(reader.num_record_batches):
         batch = reader.get_batch(number)
         # Arrow does not check what it maps; an offset beyond its buffer would be read out of bounds.
         batch.validate(full=True)
         if any(batch.column(name).null_count for name in _SCHEMA.names[:-1]):
-            raise ArtifactError(f"{path} has entries without id, size, time or fingerprint; {_REMEDY}")
+            raise ArtifactError(f"{path} has entries without id, size, time or name; {_REMEDY}")
         index = batch.column("index")
         if not len(index):
             continue
-        hashes.append(batch.column("fingerprint").to_numpy())
+        named.append(batch.column("name").to_numpy())
         ends = np.frombuffer(index.buffers()[1], np.int32)[: len(index) + 1].astype(np.int64)
-        data = index.buffers()[2]
-        start = 0 if data is None else data.address - file.address
+        data = index.buffers()[2]  # where there is no index at all: none, or anywhere
+        start = data.address - file.address if ends[-1] else 0
         if not 0 <= start <= file.size - ends[-1]:
             raise ArtifactError(f"{path} has compressed indexes, which sophon does not write; {_REMEDY}")
         offsets.append(start + ends[:-1])
         lengths.append(np.where(index.is_valid().to_numpy(zero_copy_only=False), np.diff(ends), -1).astype(np.int32))
-    return str(fields["fingerprint"]), np.concatenate(hashes), np.concatenate(offsets), np.concatenate(lengths)
+    return str(fields["fingerprint"]), np.concatenate(named), np.concatenate(offsets), np.concatenate(lengths)
 
 
 @dataclass
@@ -255,6 +255,7 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
     Raises:
         ArtifactError: There is a different kind of file at this path, or it cannot be written.
     """
+    seals = _own_seals()
     remove_leftovers(path.parent)
     earlier = _earlier(path)
     meta = {"format": FORMAT, "fingerprint": store.manifest.fingerprint}
@@ -266,7 +267,7 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
             pa.ipc.new_file(file, _SCHEMA.with_metadata({_META: json.dumps(meta).encode()})) as writer,
             ThreadPoolExecutor(threads) as pool,
         ):
-            for rows in _batches(store, earlier, pool, written):
+            for rows in _batches(store, earlier, seals, pool, written):
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
                 if on_progress is not None:
                     on_progress(written.samples + written.unreadable, len(store))
@@ -279,13 +280,13 @@ def write_sidecar(store: Store, path: Path, threads: int = 1, on_progress: OnPro
 
 
 def _batches(
-    store: Store, earlier: Sidecar | None, pool: ThreadPoolExecutor, written: Written
+    store: Store, earlier: Sidecar | None, seals: Seals, pool: ThreadPoolExecutor, written: Written
 ) -> Iterator[list[dict[str, Any]]]:
     known = None if earlier is None else _Known(earlier, earlier.rows_of(store))
     for start in range(0, len(store), _BATCH):
         samples = range(start, min(start + _BATCH, len(store)))
         rows = []
-        for row, kept in pool.map(lambda sample: _row(store, sample, known), samples):
+        for row, kept in pool.map(lambda sample: _row(store, sample, known, seals), samples):
             if row is None:
                 written.unreadable += 1
                 continue
@@ -307,14 +308,14 @@ class _Known:
     sidecar: Sidecar
     rows: np.ndarray[Any, np.dtype[np.int64]]
     times: Any = field(init=False)
-    hashes: Any = field(init=False)
+    names: Any = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "times", self.sidecar.column("mtime_ns").to_numpy())
-        object.__setattr__(self, "hashes", self.sidecar.column("fingerprint").to_numpy())
+        object.__setattr__(self, "names", self.sidecar.column("name").to_numpy())
 
 
-def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any] | None, bool]:
+def _row(store: Store, sample: int, known: _Known | None, seals: Seals) -> tuple[dict[str, Any] | None, bool]:
     """Return the entry of a sample, and whether it was already known; None if the sample cannot be read."""
     try:
         # Taken before the sample is read: if it changes in between, its entry is stale, never wrong.
@@ -326,32 +327,30 @@ def _row(store: Store, sample: int, known: _Known | None) -> tuple[dict[str, Any
         }
         at = -1 if known is None else int(known.rows[sample])
         if known is not None and at >= 0 and known.times[at] == mtime_ns:
-            packed = known.sidecar.entry(at)
+            name = int(known.names[at])
+            packed = known.sidecar.entry(at, name)
             if packed is None or _whole(packed):
-                return {**row, "fingerprint": int(known.hashes[at]), "index": packed and _sealed(packed)}, True
+                return {**row, "name": name, "index": packed and seals.sealed(name, packed)}, True
         data = store.read(sample)
     except StoreError:
         return None, False
+    name = seals.names.of(data)
     try:
+        check_jpeg(data)  # a file that has an index is not examined again
         index = build_index(data)
-    except NotWindowable:
-        return {**row, "fingerprint": fingerprint(data), "index": None}, False
-    return {**row, "fingerprint": index.fingerprint, "index": _sealed(index.to_bytes())}, False
+    except (NotWindowable, OpError):
+        return {**row, "name": name, "index": None}, False
+    return {**row, "name": name, "index": seals.sealed(name, index.to_bytes())}, False
 
 
-def _seal(packed: bytes, key: bytes) -> bytes:
-    return hashlib.blake2b(packed, digest_size=_SEAL_BYTES, key=key, person=b"sophon.windows").digest()
-
-
-def _sealed(packed: bytes) -> bytes:
-    """Return an index with its seal, ready to be written."""
+def _own_seals() -> Seals:
     key = secret_key()
     if key is None:
         raise ArtifactError(
             "there is no key to seal window indexes with, since the user has no home folder; name a file for it in "
             "SOPHON_KEY_FILE, in a folder that only the user can write to."
         )
-    return packed + _seal(packed, key)
+    return seals_of(key)
 
 
 def _whole(packed: bytes) -> bool:
