@@ -67,6 +67,18 @@ def test_trainers_that_are_gone_and_resources_of_other_releases_count_for_nothin
     assert demand.trainers == 0
 
 
+def test_trainers_of_one_token_leave_space_for_those_of_another_with_the_same_names():
+    demand = Demand(Bounds(0, 4))
+    for number in range(5000):
+        demand.heard(report(f"t{number}", bottleneck="link"), 0.0, tenant=1)
+    full = demand.trainers
+    for second in range(15):
+        demand.heard(report("t7"), float(second), tenant=2)
+        demand.look(0, float(second))
+    assert demand.trainers == full
+    assert demand.wanted == 1
+
+
 def test_reports_are_bounded():
     assert TrainerReport.from_json(report().to_json()) == report()
     for wrong in (

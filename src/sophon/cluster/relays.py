@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sophon.cluster.keeper import LOOK_S, Keeper
+from sophon.cluster.members import gives_way
 from sophon.errors import ConfigError
 from sophon.link.membership import TrainerReport
 from sophon.plan.resources import kind_named
@@ -40,23 +41,34 @@ class Demand:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self._scale = Scale(bounds.least)
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[tuple[int, str], Report] = {}  # by the trainer's token and name
 
     @property
     def wanted(self) -> int:
         """Number of relays wanted."""
         return self._scale.relays
 
-    def heard(self, told: TrainerReport, now_s: float) -> None:
-        """Record a trainer's report; beyond the limit on trainers, reports from new ones are ignored."""
+    def heard(self, told: TrainerReport, now_s: float, tenant: int = 0) -> None:
+        """Record a trainer's report; beyond the limit on trainers, the token with most of them gives way.
+
+        Args:
+            told: The report.
+            now_s: The time.
+            tenant: Number of the trainer's token; trainers of different tokens may have the same name.
+        """
         self._forget(now_s)
-        if told.trainer in self._reports or len(self._reports) < _MOST_TRAINERS:
-            bottleneck = told.bottleneck
-            try:
-                kind_named(bottleneck)
-            except ConfigError:  # a resource that only a different release knows, or none
-                bottleneck = ""
-            self._reports[told.trainer] = Report(now_s, bottleneck, told.waited_share, told.relay_share)
+        key = (tenant, told.trainer)
+        if key not in self._reports and len(self._reports) >= _MOST_TRAINERS:
+            giver = gives_way((owner for owner, _ in self._reports), tenant)
+            if giver == tenant:
+                return
+            del self._reports[next(one for one in self._reports if one[0] == giver)]
+        bottleneck = told.bottleneck
+        try:
+            kind_named(bottleneck)
+        except ConfigError:  # a resource that only a different release knows, or none
+            bottleneck = ""
+        self._reports[key] = Report(now_s, bottleneck, told.waited_share, told.relay_share)
 
     def look(self, running: int, now_s: float) -> int:
         """Return the number of relays wanted now.
