@@ -112,7 +112,8 @@ class RegistryService(Refusing):
         self.url = f"{'sophon+tls' if config.access.tls_cert else 'sophon'}://{host}:{self.port}"
         self._bouncer = Bouncer(self.port)
         if config.relays is not None:
-            self._crew = RelayCrew(config.relays, config.bounds.most, self._wanted, self._upstreams)
+            readers = config.access.tokens
+            self._crew = RelayCrew(config.relays, config.bounds.most, self._wanted, self._upstreams, readers)
 
     def shutdown(self) -> None:
         """Stop after the calls in progress; also stop the relays that the registry runs."""
@@ -243,7 +244,8 @@ class RegistryService(Refusing):
         """Return the addresses of the relays that run here, one for each part; the lock must be held."""
         if self._crew is None:
             return []
-        names = [name for name in self._roll.upstreams(now_s) if dataset_of(name) == dataset]
+        there = self._roll.upstreams(now_s)
+        names = [name for name in self._crew.names() if dataset_of(name) == dataset and name in there]
         return [f"{url}/{name}" for url in self._crew.urls() for name in names]
 
     def _relays(self, now_s: float, sees: Callable[[str], bool]) -> dict[str, Any]:
@@ -263,6 +265,7 @@ class RegistryService(Refusing):
                 "running": len({*(url for url, _, _ in announced), *own}),
                 "trainers": self._demand.trainers,
                 "runs_here": self._crew is not None,
+                "needs_tokens": self._config.access.tokens is not None,
                 "urls": sorted({*seen, *own} if any(map(sees, self._roll.datasets())) else seen),
             }
 
