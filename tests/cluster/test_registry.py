@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 import sophon
-from sophon.errors import AccessError, RetryableError, UnavailableError
+from sophon.errors import AccessError, ProtocolError, RetryableError, UnavailableError
 from sophon.link.registry import RegistryClient
 from tests.loader.sources.test_parts import part_of
 from tests.support.epochs import epochs_digest
@@ -179,6 +179,39 @@ def test_addresses_are_given_to_those_alone_who_may_read(images, tmp_path):
             client(reader).action("forget", b'{"dataset": "train"}')
     with pytest.raises(AssertionError), Registry(tmp_path, *files[:2]):
         pass  # it says that --node-token-file is missing
+
+
+def test_what_one_token_announces_is_kept_apart_from_what_others_announce(tmp_path):
+    reader, honest, other = "reader-token-0123456789", "node-token-0123456789", "other-token-0123456789"
+    stranger = "stranger-token-0123456789"
+    (tmp_path / "readers").write_text(f"{reader} train\n{other} mine\n{stranger} nosuch\n")
+    (tmp_path / "nodes").write_text(f"{honest} train\n{other} mine\n")
+    files = ("--token-file", str(tmp_path / "readers"), "--node-token-file", str(tmp_path / "nodes"))
+    with Registry(tmp_path, *files) as registry:
+
+        def client(token):
+            return RegistryClient(registry.url, sophon.Credentials(token=token), keeps=True)
+
+        def announce(token, *names, role="storage"):
+            record = {"node": "n", "url": "grpc://127.0.0.1:7077", "cores": 1, "role": role}
+            record["datasets"] = {name: {"fingerprint": "f", "samples": 1} for name in names}
+            return json.loads(client(token).action("announce", json.dumps(record).encode()))
+
+        with pytest.raises(AccessError, match="may not announce nodes"):
+            announce(reader)  # even though it names no data set
+        with pytest.raises(ProtocolError, match="expected the name of a data set"):
+            announce(other, "mine~1")
+        with pytest.raises(AccessError, match="'train'"):
+            announce(other, "train~1", role="relay")
+        for token, name in ((other, "mine"), (honest, "train"), (other, "mine")):  # all of them at one address
+            assert announce(token, name) == {"known": True}
+        wait_until(lambda: is_told(client(reader)), "readers are told nothing")
+        assert len(client(reader).info("train").endpoints[0].locations) == 1
+        with pytest.raises(RetryableError, match=r"known data sets: none$"):
+            client(stranger).info("nosuch")
+        told = registry.status(sophon.Credentials(token=other))
+        assert [list(node["datasets"]) for node in told["nodes"]] == [["mine"]]
+        assert list(told["upstreams"]) == ["mine"]
 
 
 def test_a_node_that_stops_in_order_says_so(images, registry):

@@ -9,11 +9,14 @@ import pytest
 import sophon
 from sophon.cluster.relays import Demand, RelayCommand
 from sophon.cluster.roll import Roll
+from sophon.cluster.steady import Steady
 from sophon.errors import AccessError, ProtocolError
 from sophon.link.credentials import Credentials
 from sophon.link.membership import Held, NodeRecord, TrainerReport, dataset_of
 from sophon.link.registry import RegistryClient
 from sophon.plan.scaling import Bounds
+from sophon.server.access import EVERYTHING, Rights, Tokens
+from sophon.server.relay.behind import Behind, read_behind
 from tests.support.epochs import epochs_digest
 from tests.support.registries import Registry
 from tests.support.relays import LocalRelay
@@ -67,6 +70,18 @@ def test_trainers_that_are_gone_and_resources_of_other_releases_count_for_nothin
     assert demand.trainers == 0
 
 
+def test_trainers_of_one_token_leave_space_for_those_of_another_with_the_same_names():
+    demand = Demand(Bounds(0, 4))
+    for number in range(4100):
+        demand.heard(report(f"t{number}", bottleneck="link"), 0.0, tenant=1)
+    full = demand.trainers
+    for second in range(15):
+        demand.heard(report("t7"), float(second), tenant=2)
+        demand.look(0, float(second))
+    assert demand.trainers == full
+    assert demand.wanted == 1
+
+
 def test_reports_are_bounded():
     assert TrainerReport.from_json(report().to_json()) == report()
     for wrong in (
@@ -97,11 +112,41 @@ def test_a_relay_has_a_name_for_each_part_and_is_no_holder():
     assert [part.urls for part in roll.parts("train", 1.0)] == [("grpc://n1:1",), ("grpc://n2:1",)]
 
 
-def test_the_command_of_a_relay_names_all_that_it_asks(tmp_path):
-    command = RelayCommand("127.0.0.1", 0.5, tmp_path, QUICK)
-    told = command.arguments({"train~1": ["grpc://b:1/train", "grpc://a:1/train"]})
-    assert told[:3] == ["relay", "train~1=grpc://a:1/train", "train~1=grpc://b:1/train"]
-    assert told[3:] == ["--host", "127.0.0.1", "--cores", "0.5", *QUICK]
+def test_a_relay_is_told_of_its_nodes_by_a_file_that_no_name_can_turn_into_anything_else(tmp_path):
+    command = RelayCommand("127.0.0.1", 0.5, tmp_path / "new", QUICK)
+
+    def told(nodes, readers=None):
+        name, option, path, *more = command.arguments(Behind(nodes, readers is not None, readers))
+        assert [name, option, *more] == ["relay", "--announced", "--host", "127.0.0.1", "--cores", "0.5", *QUICK]
+        assert [str(one) for one in (tmp_path / "new").iterdir()] == [path]
+        return path, read_behind(Path(path))
+
+    first, behind = told({"train~1": ["grpc://b:1/train", "grpc://a:1/train"]})
+    assert behind == Behind({"train~1": ("grpc://a:1/train", "grpc://b:1/train")})
+    assert told({"train~1": ["grpc://a:1/train", "grpc://b:1/train"]})[0] == first  # it need not be started again
+    readers = Tokens.parse("reader-0123456789 train val\nanother-0123456789 *\n", "tokens")
+    second, behind = told({"train~1": ["grpc://a:1/train", "grpc://b:1/train"]}, readers)
+    assert second != first
+    assert "reader-0123456789" not in Path(second).read_text()
+    assert behind.needs_tokens
+    assert behind.readers.rights_of("Bearer reader-0123456789") == Rights(frozenset({"train", "val"}))
+    assert behind.readers.rights_of("Bearer another-0123456789") == EVERYTHING
+    odd = {"--debug": ["grpc://a:1/--debug"], "x=y": ["grpc://a:1/x=y"]}
+    many = {f"n{n}": [f"grpc://{'h' * 200}:{n}/train"] for n in range(20_000)}  # too long for a command line
+    for nodes in (odd, many):
+        assert told(nodes)[1].nodes == {name: tuple(urls) for name, urls in nodes.items()}
+
+
+def test_relays_are_started_again_at_once_and_then_ever_more_seldom_while_nodes_come_and_go():
+    steady = Steady({})
+    calm = [steady.look({"train": 1}, now_s) for now_s in range(10)]
+    assert calm == [{"train": 1}] * 10
+    seen = [str(steady.look({"train": 1, "mine": now_s}, float(now_s))) for now_s in range(10, 610)]
+    assert seen[0] == str({"train": 1, "mine": 10})
+    assert len(set(seen)) <= 15  # of 600
+    assert steady.look({"train": 1}, 700.0) == {"train": 1}
+    assert steady.look({"train": 2}, 900.0) == {"train": 2}
+    assert steady.look({"train": 3}, 901.0) == {"train": 3}
 
 
 # --- real processes ---------------------------------------------------------------------------------------------------

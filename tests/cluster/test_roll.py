@@ -2,9 +2,13 @@
 
 import pytest
 
-from sophon.cluster.roll import MOST_NODES, Roll, known_from
+from sophon.cluster.members import MOST_NODES
+from sophon.cluster.roll import MOST_PARTS, Roll, known_from
 from sophon.errors import ConfigError, RetryableError
 from sophon.link.membership import LEASE_S, Held, NodeRecord
+from sophon.server.access import Rights
+
+TRAIN, MINE = Rights(frozenset({"train"}), tenant=1), Rights(frozenset({"mine"}), tenant=2)
 
 
 def record(name, fingerprint, part="", whole="", dataset="train", **more):
@@ -98,3 +102,88 @@ def test_the_number_of_nodes_is_bounded():
         roll.announce(record(f"n{number}", "f1"), 0.0)
     with pytest.raises(ConfigError, match="nodes already"):
         roll.announce(record("one-more", "f1"), 0.0)
+
+
+# --- several tokens ---------------------------------------------------------------------------------------------------
+
+
+def full_of(by, dataset):
+    roll = Roll(0.0, settle_s=0.0)
+    roll.announce(record("n0", "f0", dataset=dataset), 0.0, by)
+    for number in range(1, MOST_NODES):
+        roll.announce(record(f"n{number}", "f1", dataset=dataset), 0.0, by)
+    return roll
+
+
+def test_nodes_of_one_token_leave_space_for_those_of_another():
+    roll = full_of(MINE, "mine")
+    for _ in range(2):  # and stay, whatever the other announces
+        roll.announce(record("honest", "f"), 0.0, TRAIN)
+        with pytest.raises(ConfigError, match="nodes already"):
+            roll.announce(record("more", "f1", dataset="mine"), 0.0, MINE)
+        assert told(roll, 1.0) == {"f": ("grpc://honest:7077",)}
+    assert len(roll.status(0.0)) == MOST_NODES
+
+
+def test_a_node_that_is_silent_makes_space_and_its_part_is_named_as_missing():
+    roll = full_of(TRAIN, "train")
+    for number in range(1, MOST_NODES):
+        roll.announce(record(f"n{number}", "f1"), 2 * LEASE_S, TRAIN)
+    roll.announce(record("one-more", "f2"), 2 * LEASE_S, TRAIN)
+    now = told(roll, 2 * LEASE_S)
+    assert now["f0"] == ()
+    assert now["f2"] == ("grpc://one-more:7077",)
+    with pytest.raises(ConfigError, match="nodes already"):
+        roll.announce(record("another", "f2"), 2 * LEASE_S, TRAIN)
+
+
+def at(url, name, fingerprint, dataset):
+    return NodeRecord(name, url, datasets={dataset: Held(fingerprint, 1)})
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_token_cannot_take_the_address_or_the_name_of_anothers_node(is_first):
+    url = "grpc://a:7077"
+    roll = Roll(0.0, settle_s=0.0)
+    if is_first:
+        roll.announce(at(url, "a", "e", "mine"), 0.0, MINE)
+    roll.announce(at(url, "a", "f", "train"), 1.0, TRAIN)
+    roll.announce(at(url, "a", "e", "mine"), 2.0, MINE)
+    roll.leave("a", MINE)
+    assert told(roll, 2.0) == {"f": (url,)}
+    roll.announce(at(url, "a", "e", "mine"), 2.0, MINE)
+    roll.leave("a", TRAIN)  # it is started again while the other goes on
+    roll.announce(at(url, "again", "f", "train"), 3.0, TRAIN)
+    assert told(roll, 3.0) == {"f": (url,)}
+    assert told(roll, 3.0, "mine") == {"e": (url,)}
+
+
+def test_a_node_that_is_started_again_with_another_token_replaces_the_old_one():
+    roll = Roll(0.0, settle_s=0.0)
+    roll.announce(record("a", "f1"), 0.0, TRAIN)
+    new = Rights(frozenset({"train", "val"}), tenant=3)
+    roll.announce(at("grpc://a:7077", "again", "f2", "train"), 1.0, new)
+    assert told(roll, 1.0) == {"f2": ("grpc://a:7077",)}
+
+
+def test_a_data_set_that_tokens_name_has_a_share_of_the_parts_however_many_others_have():
+    known = {f"other{n}": [Held(f"f{m}", 1) for m in range(MOST_PARTS)] for n in range(16)}
+    roll = Roll(0.0, known, 0.0, named={"train"})
+    honest, stranger = record("a", "f1"), record("b", "f1", dataset="unnamed")
+    assert not roll.announce(stranger, 0.0)
+    assert not roll.knows(stranger)  # and is told so
+    assert roll.announce(honest, 0.0)
+    assert roll.knows(honest)
+    assert told(roll, 0.0) == {"f1": ("grpc://a:7077",)}
+
+
+def test_names_of_data_sets_are_told_to_those_alone_who_may_read_them():
+    roll = Roll(0.0, settle_s=0.0)
+    roll.announce(record("a", "f1"), 0.0)
+    for to, there in ((MINE, "none"), (Rights(frozenset({"train", "mine"})), "train")):
+        with pytest.raises(RetryableError, match=rf"known data sets: {there}$"):
+            roll.parts("mine", 0.0, to)
+
+
+def test_parts_that_nobody_may_announce_any_more_are_not_loaded():
+    assert known_from({"mine~1": [vars(Held("f", 1))], "train": [vars(Held("f", 1))]}) == {"train": [Held("f", 1)]}

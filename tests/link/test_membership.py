@@ -26,6 +26,14 @@ def test_a_record_comes_back_as_it_was():
         {"datasets": []},
         {"datasets": {str(n): {} for n in range(300)}},
         {"datasets": {"a/b": {}}},
+        {"datasets": {"train~1": {}}},  # only relays have such names
+        {"datasets": {"~1": {}}, "role": "relay"},
+        {"datasets": {"train~": {}}, "role": "relay"},
+        {"datasets": {"train~1=x": {}}, "role": "relay"},
+        {"datasets": {"train=x": {}}},
+        {"datasets": {"train:x": {}}},
+        {"datasets": {"train?x": {}}},
+        {"datasets": {"--debug": {}}},
         {"datasets": {"train": {"samples": -1}}},
         {"datasets": {"train": {"fingerprint": "f" * 300}}},
         {"datasets": {"train": 3}},
@@ -41,3 +49,10 @@ def test_what_no_node_would_say_is_refused(change):
 def test_a_record_of_any_length_is_refused_before_it_is_parsed():
     with pytest.raises(ProtocolError, match="at most"):
         NodeRecord.from_json(b" " * (1 << 20))
+
+
+@pytest.mark.parametrize("name", ["train", "été 2024", "a.b_c-d (1), e+f", "[x] & {y}"])
+def test_names_that_folders_have_can_be_announced_and_relays_have_one_for_each_part(name):
+    for role, told in (("storage", name), ("relay", name), ("relay", f"{name}~12")):
+        said = json.loads(RECORD.to_json()) | {"role": role, "datasets": {told: {}}}
+        assert list(NodeRecord.from_json(json.dumps(said).encode()).datasets) == [told]

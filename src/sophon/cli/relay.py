@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
@@ -16,12 +16,20 @@ from sophon.cli.logs import INTERRUPTED, set_format, tell
 from sophon.cli.options import announce_options
 from sophon.errors import ConfigError
 
+if TYPE_CHECKING:
+    from sophon.server.relay.behind import Behind
+
 _NAMED = re.compile(r"([^=/:]+)=(.+://.+)")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument("addresses", nargs=-1, required=True, metavar="[NAME=]ADDRESS…")
+@click.argument("addresses", nargs=-1, metavar="[NAME=]ADDRESS…")
+@click.option(
+    "--announced",
+    type=_FILE,
+    help="JSON file with the addresses that nodes announced, which a registry writes for the relays that it runs.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -77,6 +85,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--debug", is_flag=True, help="Include tracebacks and local paths in the errors sent to trainers.")
 def relay(
     addresses: tuple[str, ...],
+    announced: Path | None,
     host: str,
     port: int,
     cores: float,
@@ -101,7 +110,8 @@ def relay(
     from sophon.server.relay.process import run_relay
 
     set_format(more.pop("log_format"))
-    nodes = named_addresses(addresses)
+    behind = _behind(addresses, announced)
+    nodes = behind.nodes
     import_modules(modules)
     access = Access(None, more["tls_cert"], more["tls_key"], more["tls_client_ca"], more["insecure"])
     config = ServerConfig(
@@ -123,9 +133,9 @@ def relay(
     )
 
     def on_ready(ready: Ready) -> None:
-        for name, behind in nodes.items():
+        for name, places in nodes.items():
             at = f"{ready.url}/{name}"
-            tell("relaying", f"relaying {', '.join(behind)} at {at}", dataset=name, url=at)
+            tell("relaying", f"relaying {', '.join(places)} at {at}", dataset=name, url=at)
         if ready.metrics_port is not None:
             at = f"http://{metrics_host}:{ready.metrics_port}/metrics"
             tell("metrics", f"metrics at {at}", url=at)
@@ -133,10 +143,20 @@ def relay(
 
     given = {"tls_ca": more["node_ca"], "tls_cert": more["node_cert"], "tls_key": more["node_key"]}
     tls = {name: str(path) for name, path in given.items() if path is not None}
-    is_interrupt = run_relay(nodes, config, on_ready, tls=tls, trusted=more["trusted"], wait_s=wait_s)
+    is_interrupt = run_relay(behind, config, on_ready, tls=tls, trusted=more["trusted"], wait_s=wait_s)
     tell("stopped", "stopped")
     if is_interrupt:
         click.get_current_context().exit(INTERRUPTED)
+
+
+def _behind(addresses: tuple[str, ...], announced: Path | None) -> Behind:
+    from sophon.server.relay.behind import Behind, read_behind
+
+    if bool(addresses) == (announced is not None):
+        raise ConfigError(
+            "expected the address of a data set on a node, such as grpc://host:7077/train, or --announced FILE"
+        )
+    return Behind(named_addresses(addresses)) if announced is None else read_behind(announced)
 
 
 def named_addresses(addresses: tuple[str, ...]) -> dict[str, list[str]]:

@@ -33,10 +33,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from sophon.artifact import replacing
-from sophon.cluster.registry_gate import NAME, RegistryGate, RegistryPass, pass_of
+from sophon.cluster.registry_gate import NAME, NOTHING, RegistryGate, RegistryPass, pass_of
 from sophon.cluster.relays import Demand, RelayCommand, RelayCrew
-from sophon.cluster.roll import Roll, known_from
-from sophon.errors import AccessError, ArtifactError, ConfigError, ProtocolError
+from sophon.cluster.roll import SETTLE_S, Roll, known_from
+from sophon.errors import AccessError, ArtifactError, ConfigError, ProtocolError, RetryableError
 from sophon.link.membership import NodeRecord, TrainerReport, dataset_of
 from sophon.link.wire import parse_json
 from sophon.plan.scaling import Bounds
@@ -49,6 +49,9 @@ from sophon.server.refusing import Refusing, typed_errors
 
 FORMAT = "sophon-registry-1"
 _MAX_STATE_BYTES = 64 << 20
+_NO_NODE = (
+    "this token may not announce nodes; give the node SOPHON_TOKEN=… with a token of the registry's --node-token-file"
+)
 _ANNOUNCING = (
     "this token may not announce data set {!r}; give the node a token whose line in --node-token-file names the data "
     "set"
@@ -94,8 +97,9 @@ class RegistryService(Refusing):
         self._metrics = Metrics()
         self._lock = threading.Lock()
         known = _load(config.state)
-        now_s = time.monotonic()
-        self._roll = Roll(now_s, known) if config.settle_s is None else Roll(now_s, known, config.settle_s)
+        settle_s = SETTLE_S if config.settle_s is None else config.settle_s
+        named = () if config.nodes is None else config.nodes.datasets
+        self._roll = Roll(time.monotonic(), known, settle_s, named)
         self._bouncer: Bouncer | None = None
         self._demand = Demand(config.bounds)
         self._crew: RelayCrew | None = None
@@ -108,7 +112,8 @@ class RegistryService(Refusing):
         self.url = f"{'sophon+tls' if config.access.tls_cert else 'sophon'}://{host}:{self.port}"
         self._bouncer = Bouncer(self.port)
         if config.relays is not None:
-            self._crew = RelayCrew(config.relays, config.bounds.most, self._wanted, self._upstreams)
+            readers = config.access.tokens
+            self._crew = RelayCrew(config.relays, config.bounds.most, self._wanted, self._upstreams, readers)
 
     def shutdown(self) -> None:
         """Stop after the calls in progress; also stop the relays that the registry runs."""
@@ -147,7 +152,7 @@ class RegistryService(Refusing):
                 raise AccessError(f"this token does not give access to the data set {dataset[:80]!r}")
             now_s = time.monotonic()
             with self._lock:
-                parts = self._roll.parts(dataset, now_s)
+                parts = self._roll.parts(dataset, now_s, reading)
                 relays = {*self._roll.relays(dataset, now_s), *self._own_relays(dataset, now_s)}
             endpoints = [
                 flight.FlightEndpoint(
@@ -194,20 +199,22 @@ class RegistryService(Refusing):
         )
 
     def _announced(self, record: NodeRecord, allowed: Rights, is_leaving: bool) -> bytes:
+        if allowed == NOTHING:
+            raise AccessError(_NO_NODE)
+        for name in sorted(map(dataset_of, record.datasets)):
+            if not allowed.readable([name]):
+                raise AccessError(_ANNOUNCING.format(name[:80]))
         with self._lock:
-            # A record replaces the previous one, so the token must be valid for both.
-            for name in sorted({dataset_of(one) for one in (*record.datasets, *self._roll.displaced(record))}):
-                if not allowed.readable([name]):
-                    raise AccessError(_ANNOUNCING.format(name[:80]))
             if is_leaving:
-                self._roll.leave(record.node)
+                self._roll.leave(record.node, allowed)
                 is_new = False
             else:
-                is_new = self._roll.announce(record, time.monotonic())
+                is_new = self._roll.announce(record, time.monotonic(), allowed)
+            is_known = self._roll.knows(record)
             known = self._roll.known() if is_new else None
         if known is not None and self._config.state is not None:
             _save(self._config.state, known)
-        return _json({"known": True})
+        return _json({"known": is_known})
 
     # --- relays -------------------------------------------------------------------------------------------------------
 
@@ -216,7 +223,7 @@ class RegistryService(Refusing):
             raise AccessError(f"this token does not give access to the data set {report.dataset[:80]!r}")
         now_s = time.monotonic()
         with self._lock:
-            self._demand.heard(report, now_s)
+            self._demand.heard(report, now_s, reading.tenant)
         return _json({"relays": self._wanted()})
 
     def _wanted(self, running: int | None = None) -> int:
@@ -229,10 +236,6 @@ class RegistryService(Refusing):
                 running = len({url.rpartition("/")[0] for url in self._roll.relays(None, now_s)})
             return self._demand.look(running, now_s)
 
-    def _roll_names(self) -> list[str]:
-        with self._lock:
-            return self._roll.datasets()
-
     def _upstreams(self) -> dict[str, list[str]]:
         with self._lock:
             return self._roll.upstreams(time.monotonic())
@@ -241,42 +244,47 @@ class RegistryService(Refusing):
         """Return the addresses of the relays that run here, one for each part; the lock must be held."""
         if self._crew is None:
             return []
-        names = [name for name in self._roll.upstreams(now_s) if dataset_of(name) == dataset]
+        there = self._roll.upstreams(now_s)
+        names = [name for name in self._crew.names() if dataset_of(name) == dataset and name in there]
         return [f"{url}/{name}" for url in self._crew.urls() for name in names]
 
-    def _relays(self, now_s: float) -> dict[str, Any]:
-        """Return the status for people, and for whoever starts relays elsewhere."""
+    def _relays(self, now_s: float, sees: Callable[[str], bool]) -> dict[str, Any]:
+        """Return the status for people, and for whoever starts relays elsewhere.
+
+        Args:
+            now_s: The time.
+            sees: Whether the caller may be told of a data set: nobody learns the addresses of other relays.
+        """
         wanted = self._wanted()
         with self._lock:
-            announced = {url.rpartition("/")[0] for url in self._roll.relays(None, now_s)}
+            announced = [url.rpartition("/") for url in self._roll.relays(None, now_s)]
             own = [] if self._crew is None else self._crew.urls()
+            seen = {url for url, _, name in announced if sees(name)}
             return {
                 "wanted": wanted,
-                "running": len({*announced, *own}),
+                "running": len({*(url for url, _, _ in announced), *own}),
                 "trainers": self._demand.trainers,
                 "runs_here": self._crew is not None,
-                "urls": sorted({*announced, *own}),
+                "needs_tokens": self._config.access.tokens is not None,
+                "urls": sorted({*seen, *own} if any(map(sees, self._roll.datasets())) else seen),
             }
 
     def _status(self, reading: Rights, announcing: Rights) -> bytes:
+        def sees(name: str) -> bool:
+            return any(rights.readable([dataset_of(name)]) for rights in (reading, announcing))
+
         now_s = time.monotonic()
         with self._lock:
             rows = self._roll.status(now_s)
+            upstreams = {name: urls for name, urls in self._roll.upstreams(now_s).items() if sees(name)}
             missing = []
-            for name in self._roll.datasets():
-                with suppress(Exception):
+            for name in reading.readable(self._roll.datasets()):
+                with suppress(RetryableError):  # the roll is new
                     missing += [f"{name} {one.held.name}" for one in self._roll.parts(name, now_s) if not one.urls]
         for row in rows:
-            names = {n for n in row["datasets"] for may in (reading, announcing) if may.readable([dataset_of(n)])}
-            row["datasets"] = {name: held for name, held in row["datasets"].items() if name in names}
-        mine = [n for n in self._roll_names() for may in (reading, announcing) if may.readable([n])]
-        upstreams = {n: urls for n, urls in self._upstreams().items() if {dataset_of(n)} & {*mine}}
-        missing = [one for one in missing if reading.readable([one.partition(" ")[0]])]
+            row["datasets"] = {name: held for name, held in row["datasets"].items() if sees(name)}
         nodes = [row for row in rows if row["datasets"]]
-        relays = self._relays(now_s)
-        if not mine:
-            relays["urls"] = []
-        return _json({"nodes": nodes, "missing": missing, "relays": relays, "upstreams": upstreams})
+        return _json({"nodes": nodes, "missing": missing, "relays": self._relays(now_s, sees), "upstreams": upstreams})
 
     def _forgotten(self, dataset: str, allowed: Rights) -> bytes:
         if not allowed.readable([dataset]):

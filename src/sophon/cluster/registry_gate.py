@@ -16,7 +16,7 @@ from sophon.server.access import EVERYTHING, Rights, Tokens
 from sophon.server.gate import authorization_of
 
 NAME = "sophon-registry-gate"
-_NOTHING = Rights(frozenset())
+NOTHING = Rights(frozenset())
 
 
 class RegistryPass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
@@ -51,7 +51,7 @@ class RegistryGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pya
         shown = authorization_of(headers)
         reading, refusal = _rights(self._readers, shown)
         announcing, _ = _rights(self._nodes, shown)
-        may_do_nothing = reading == _NOTHING and announcing == _NOTHING
+        may_do_nothing = reading == NOTHING and announcing == NOTHING
         return RegistryPass(reading, announcing, refusal if may_do_nothing else None)
 
 
@@ -63,7 +63,7 @@ def pass_of(context: flight.ServerCallContext) -> RegistryPass:
     """
     found = context.get_middleware(NAME)
     if not isinstance(found, RegistryPass):
-        return RegistryPass(_NOTHING, _NOTHING)
+        return RegistryPass(NOTHING, NOTHING)
     if found.refusal is not None:
         raise flight.FlightUnauthenticatedError(str(found.refusal), error_to_json(found.refusal).encode())
     return found
@@ -75,4 +75,4 @@ def _rights(tokens: Tokens | None, shown: str | None) -> tuple[Rights, AccessErr
     try:
         return tokens.rights_of(shown), None
     except AccessError as error:
-        return _NOTHING, AccessError(str(error))  # without a traceback, which would contain the token
+        return NOTHING, AccessError(str(error))  # without a traceback, which would contain the token

@@ -11,17 +11,24 @@ only read the addresses.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sophon.artifact import replacing
 from sophon.cluster.keeper import LOOK_S, Keeper
+from sophon.cluster.members import gives_way
+from sophon.cluster.steady import Steady
 from sophon.errors import ConfigError
 from sophon.link.membership import TrainerReport
 from sophon.plan.resources import kind_named
 from sophon.plan.scaling import Bounds, Report, Scale, rescaled
+from sophon.server.access import Tokens
 from sophon.server.journal import LOG
+from sophon.server.relay.behind import Behind
 
 _MOST_TRAINERS = 4096
 _STOP_S = 35.0  # a relay finishes the requests that it has
@@ -40,23 +47,34 @@ class Demand:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self._scale = Scale(bounds.least)
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[tuple[int, str], Report] = {}  # by the trainer's token and name
 
     @property
     def wanted(self) -> int:
         """Number of relays wanted."""
         return self._scale.relays
 
-    def heard(self, told: TrainerReport, now_s: float) -> None:
-        """Record a trainer's report; beyond the limit on trainers, reports from new ones are ignored."""
+    def heard(self, told: TrainerReport, now_s: float, tenant: int = 0) -> None:
+        """Record a trainer's report; beyond the limit on trainers, the token with most of them gives way.
+
+        Args:
+            told: The report.
+            now_s: The time.
+            tenant: Number of the trainer's token; trainers of different tokens may have the same name.
+        """
         self._forget(now_s)
-        if told.trainer in self._reports or len(self._reports) < _MOST_TRAINERS:
-            bottleneck = told.bottleneck
-            try:
-                kind_named(bottleneck)
-            except ConfigError:  # a resource that only a different release knows, or none
-                bottleneck = ""
-            self._reports[told.trainer] = Report(now_s, bottleneck, told.waited_share, told.relay_share)
+        key = (tenant, told.trainer)
+        if key not in self._reports and len(self._reports) >= _MOST_TRAINERS:
+            giver = gives_way((owner for owner, _ in self._reports), tenant)
+            if giver == tenant:
+                return
+            del self._reports[next(one for one in self._reports if one[0] == giver)]
+        bottleneck = told.bottleneck
+        try:
+            kind_named(bottleneck)
+        except ConfigError:  # a resource that only a different release knows, or none
+            bottleneck = ""
+        self._reports[key] = Report(now_s, bottleneck, told.waited_share, told.relay_share)
 
     def look(self, running: int, now_s: float) -> int:
         """Return the number of relays wanted now.
@@ -99,10 +117,18 @@ class RelayCommand:
     folder: Path
     options: tuple[str, ...] = ()
 
-    def arguments(self, upstreams: Upstreams) -> list[str]:
-        """Return what follows `sophon` on the command line."""
-        named = [f"{name}={url}" for name, urls in sorted(upstreams.items()) for url in sorted(urls)]
-        return ["relay", *named, "--host", self.host, "--cores", f"{self.cores:g}", *self.options]
+    def arguments(self, behind: Behind) -> list[str]:
+        """Return what follows `sophon` on the command line, and write the file of nodes that it names."""
+        told = behind.to_json()
+        # Named by its content, so that a relay is started again if it changes.
+        path = self.folder / f"nodes-{hashlib.blake2b(told, digest_size=8).hexdigest()}.json"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for old in self.folder.glob("nodes-*.json"):
+                old.unlink(missing_ok=True)
+            with replacing(path) as file:
+                file.write(told)
+        return ["relay", "--announced", str(path), "--host", self.host, "--cores", f"{self.cores:g}", *self.options]
 
 
 class RelayCrew:
@@ -113,13 +139,20 @@ class RelayCrew:
         most: Largest number of relays.
         wanted: Returns the number wanted, given the number that work.
         upstreams: Returns the nodes that the relays fetch from.
+        readers: Tokens of the registry, which the relays require too; None for none.
     """
 
     def __init__(
-        self, command: RelayCommand, most: int, wanted: Callable[[int], int], upstreams: Callable[[], Upstreams]
+        self,
+        command: RelayCommand,
+        most: int,
+        wanted: Callable[[int], int],
+        upstreams: Callable[[], Upstreams],
+        readers: Tokens | None,
     ) -> None:
-        self._command, self._most = command, most
+        self._command, self._most, self._readers = command, most, readers
         self._wanted, self._upstreams = wanted, upstreams
+        self._steady: Steady[Upstreams] = Steady({})
         self._keepers: dict[int, Keeper] = {}
         self._leaving: dict[int, threading.Thread] = {}  # relays that are finishing their last requests
         self._has_looked = False
@@ -133,6 +166,10 @@ class RelayCrew:
         """Return the addresses of the relays that work."""
         ready = [keeper.ready for keeper in list(self._keepers.values())]
         return [str(one["url"]) for one in ready if one]
+
+    def names(self) -> list[str]:
+        """Return the names that the relays have for the nodes' data."""
+        return list(self._steady.value)
 
     def close(self, *, stop: bool) -> None:
         """Stop looking after the relays, and either stop them too or leave them to the next registry."""
@@ -158,9 +195,10 @@ class RelayCrew:
             self._ended.wait(LOOK_S)
 
     def _look(self) -> None:
-        wanted, upstreams = self._wanted(len(self.urls())), self._upstreams()
-        if not upstreams:  # there is no node to fetch from
+        wanted, found = self._wanted(len(self.urls())), self._upstreams()
+        if not found:  # there is no node to fetch from
             return
+        upstreams = self._steady.look(found, time.monotonic())
         if wanted != self._told:
             LOG.info(
                 "running %d %s",
@@ -169,7 +207,7 @@ class RelayCrew:
                 extra={"event": "relays", "relays": wanted},
             )
             self._told = wanted
-        arguments = self._command.arguments(upstreams)
+        arguments = self._command.arguments(Behind(upstreams, self._readers is not None, self._readers))
         self._leaving = {number: thread for number, thread in self._leaving.items() if thread.is_alive()}
         for number in range(self._most):
             folder = self._command.folder / f"relay-{number}"

@@ -6,7 +6,8 @@
      "datasets": {"train": {"fingerprint": "9c1e…", "samples": 320292, "part": "1/4", "whole": "51b7…"}}}
 
 A relay has the role "relay", and no fingerprints, since it holds nothing. It may have several names for one data set,
-one for each part: ``train~1`` and ``train~2`` both belong to ``train``. A node that is about to stop says so with
+one for each part: ``train~1`` and ``train~2`` both belong to ``train``. Only relays have such names: a node that holds
+``train~1`` could use up the space of parts with names that no token names. A node that is about to stop says so with
 ``"leaving": true``, so that no new trainers are sent to it. Trainers report what holds them up (`TrainerReport`).
 Neither side is trusted: every string and number is bounded.
 """
@@ -34,6 +35,8 @@ _MOST_DATASETS = 256
 _MOST_TEXT = 256
 _MOST_SAMPLES = 1 << 40
 _MOST_CORES = 1 << 16
+# What would mean something else in an address, in NAME=ADDRESS of a relay, or in a relay's name for a part.
+_NO_NAME = frozenset("/?#%=:" + PART_MARK)
 _URL = re.compile(r"grpc(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 _PART = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 _FINGERPRINT = re.compile(r"[0-9A-Za-z]{0,128}")
@@ -110,7 +113,7 @@ class NodeRecord:
             role=str(role),
             cores=float(cores),
             release=_text(said, "release"),
-            datasets={_name(name): held_from(one) for name, one in datasets.items()},
+            datasets={named(name, str(role)): held_from(one) for name, one in datasets.items()},
             is_leaving=said.get("leaving") is True,
         )
 
@@ -142,12 +145,32 @@ class TrainerReport:
         """Parse a received report; raise `ProtocolError` for anything else."""
         said = parse_json(data, MAX_REPORT_BYTES)
         shares = [_share(said, name) for name in ("waited_share", "relay_share")]
-        return cls(_name(_text(said, "dataset")), _text(said, "trainer"), _text(said, "bottleneck"), *shares)
+        return cls(named(_text(said, "dataset")), _text(said, "trainer"), _text(said, "bottleneck"), *shares)
 
 
 def dataset_of(name: str) -> str:
     """Return the name of the data set that a relay's name belongs to."""
     return name.partition(PART_MARK)[0]
+
+
+def is_data_set(name: str, role: str = "storage") -> bool:
+    """Return whether a node of this role may announce a data set under this name."""
+    dataset, mark, part = name.partition(PART_MARK)
+    if mark and (role != "relay" or not part):
+        return False
+    is_plain = name.isprintable() and not _NO_NAME & {*dataset, *part} and not name.startswith("-")
+    return bool(dataset) and len(name) <= _MOST_TEXT and is_plain
+
+
+def named(name: str, role: str = "storage") -> str:
+    """Return a name under which a node of this role may announce a data set; raise `ProtocolError` for any other."""
+    if not is_data_set(name, role):
+        raise ProtocolError(
+            f"expected the name of a data set, got {name!r:.80}; a name that is announced has at most {_MOST_TEXT} "
+            f"printable characters, does not begin with -, and has none of {' '.join(sorted(_NO_NAME))}: give another "
+            "one with NAME=PATH"
+        )
+    return name
 
 
 def _share(said: dict[str, Any], name: str) -> float:
@@ -192,9 +215,3 @@ def _text(said: dict[str, Any], name: str) -> str:
     if not isinstance(value, str) or len(value) > _MOST_TEXT or not value.isprintable():
         raise ProtocolError(f"{name}: expected a string of at most {_MOST_TEXT} characters, got {value!r:.80}")
     return value
-
-
-def _name(name: str) -> str:
-    if not name or len(name) > _MOST_TEXT or "/" in name or not name.isprintable():
-        raise ProtocolError(f"expected the name of a data set, got {name!r:.80}")
-    return name

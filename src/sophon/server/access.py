@@ -70,6 +70,18 @@ class Tokens:
     def __repr__(self) -> str:
         return f"Tokens({len(self)})"
 
+    @property
+    def datasets(self) -> frozenset[str]:
+        """Data sets that the lines of the tokens name; ``*`` names none."""
+        return frozenset().union(*(rights.datasets or () for _, rights in self._entries))
+
+    def to_text(self) -> str:
+        """Return a text that `parse` reads, with the SHA-256 of each token."""
+        return "".join(
+            f"sha256:{digest.hex()} {' '.join(sorted(rights.datasets)) if rights.datasets is not None else '*'}\n"
+            for digest, rights in self._entries
+        )
+
     @classmethod
     def parse(cls, text: str, where: str, known: Iterable[str] | None = None) -> Tokens:
         """Parse the text of a token file.

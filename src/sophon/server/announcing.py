@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sophon.errors import ConfigError, Error, RetryableError
+from sophon.errors import ConfigError, Error, ProtocolError, RetryableError
 from sophon.link.credentials import Credentials
-from sophon.link.membership import BEAT_S, Held, NodeRecord
+from sophon.link.membership import BEAT_S, Held, NodeRecord, named
 from sophon.link.registry import RegistryClient
+from sophon.link.wire import parse_json
 from sophon.process.wall_clock import date_s
 from sophon.server.journal import LOG
 from sophon.store import Store
@@ -47,6 +48,14 @@ class Announcing:
     def __post_init__(self) -> None:
         if not self.registry.startswith("@"):
             RegistryClient(self.registry, self.credentials)  # raises if the address is invalid
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise `ConfigError` if a registry would refuse the name of a data set."""
+        try:
+            for name in names:
+                named(name, self.role)
+        except ProtocolError as error:
+            raise ConfigError(f"--registry: {error}") from error
 
     def url(self, scheme: str, host: str, port: int) -> str:
         """Return the address to announce.
@@ -112,7 +121,11 @@ class Announcer:
 
     def _tell(self, action: str) -> None:
         try:
-            self._registry().action(action, self._record.to_json())
+            told = parse_json(self._registry().action(action, self._record.to_json()))
+            if told.get("known") is False:
+                raise ConfigError(
+                    "it keeps no more parts; sophon nodes ADDRESS --forget DATASET forgets those that no node holds"
+                )
             self._said = ("", 0.0)
         except (Error, OSError) as error:
             text = f"the registry does not know this node: {error}"

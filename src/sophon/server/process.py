@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -124,7 +124,7 @@ def run_executor(
         on_ready: Called once requests are accepted.
         stores: Data sets that the server holds, for the registry and the prices of object stores; a relay has none.
     """
-    _check_place(config)
+    _check_place(config, stores)
     tell_all(config.debug)
     _set_bounds(config.limits)
     metrics = Metrics()
@@ -230,8 +230,13 @@ def _url(config: ServerConfig, port: int) -> str:
     return f"{config.access.scheme}://{host}:{port}"
 
 
-def _check_place(config: ServerConfig) -> None:
-    """Check that the address is free and belongs to this host; gRPC would only log a problem."""
+def _check_place(config: ServerConfig, names: Iterable[str]) -> None:
+    """Check that the address is free and belongs to this host, and that the names of data sets can be announced.
+
+    gRPC would only log a problem with the address, and the registry would refuse the node again and again.
+    """
+    if config.announcing is not None:
+        config.announcing.check((*names, *config.announcing.names))
     config.access.check_place(config.host)
     try:
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]

@@ -20,9 +20,11 @@ from sophon.artifact import replacing
 from sophon.cluster.keeper import LOOK_S, Keeper
 from sophon.cluster.on_ray.layout import NAMESPACE, REGISTRY, Layout, NodeLayout, RelaysLayout
 from sophon.cluster.relays import RelayCommand
+from sophon.cluster.steady import Steady
 from sophon.errors import ConfigError, Error
 from sophon.link.registry import RegistryClient
 from sophon.link.wire import parse_json
+from sophon.server.relay.behind import Behind
 
 _ADDRESS_S = 2.0  # between two lookups of the registry's address
 _ASK_S = 5.0
@@ -192,6 +194,7 @@ class RelayKeeper(Watched):
         self._command = RelayCommand(layout.relays.host or own_host(), layout.relays.cores, self._folder, options)
         self._asked_s = -_ADDRESS_S
         self._written = ""
+        self._steady: Steady[dict[str, list[str]]] = Steady({})
         super().__init__(self._folder, (), 0)  # not started until the nodes are known
 
     def _is_due(self) -> bool:
@@ -207,7 +210,9 @@ class RelayKeeper(Watched):
         if told is None or not told.get("upstreams"):
             return
         self._written = write_address(self._address_file, address, self._written)
-        arguments = tuple(self._command.arguments(told["upstreams"]))
+        upstreams = self._steady.look(told["upstreams"], time.monotonic())
+        needs_tokens = told.get("relays", {}).get("needs_tokens") is True
+        arguments = tuple(self._command.arguments(Behind(upstreams, needs_tokens)))
         if arguments != self._keeper.arguments:
             with self._lock:
                 if not self._ended.is_set():

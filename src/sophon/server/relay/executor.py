@@ -18,10 +18,11 @@ from sophon.codec.cut import RAW, Cut
 from sophon.codec.table import offered
 from sophon.errors import AccessError, ConfigError, Error, ProtocolError
 from sophon.link.answer import opened_from
+from sophon.link.membership import dataset_of
 from sophon.link.wire import PROTOCOLS, Request
 from sophon.pipeline.probe import versions
 from sophon.process.wall_clock import date_s
-from sophon.server.access import EVERYTHING, Rights
+from sophon.server.access import EVERYTHING, Rights, Tokens
 from sophon.server.budget import CpuBudget
 from sophon.server.executor import Executor
 from sophon.server.limits import Limits
@@ -46,6 +47,7 @@ class RelayExecutor(Executor):
         limits: Limits for one request and one sample.
         maker: Where ops run.
         tokens: Tokens that nodes have accepted; None if the nodes require none.
+        readers: Tokens that may read each data set: nodes of others are not shown them, nor asked. None if not known.
     """
 
     def __init__(
@@ -56,9 +58,11 @@ class RelayExecutor(Executor):
         limits: Limits | None = None,
         maker: Maker | None = None,
         tokens: PassedTokens | None = None,
+        readers: Tokens | None = None,
     ) -> None:
         super().__init__({}, budget, patience_s, limits, maker)
         self._upstreams = dict(upstreams)
+        self._readers = readers
         self._door = None if tokens is None else Door(tokens, self._show)
 
     def admitted(self, rights: Rights, host: str) -> Rights:
@@ -67,8 +71,8 @@ class RelayExecutor(Executor):
 
     def _show(self, token: str) -> None:
         """Show a token to one node after another, until one accepts it."""
-        problem: Error = AccessError("there is no node")
-        for upstream in self._upstreams.values():
+        problem: Error = AccessError("this token gives access to no data set of this relay")
+        for upstream in self._open_to(token).values():
             try:
                 upstream.node(token)
             except AccessError as error:
@@ -81,7 +85,7 @@ class RelayExecutor(Executor):
 
     def names(self, rights: Rights = EVERYTHING) -> list[str]:
         """Names of the data sets that a caller may read, as their nodes decide."""
-        return [name for name in self._upstreams if self._opens(name, rights)]
+        return [name for name in self._open_to(rights.token) if self._opens(name, rights)]
 
     def describe(self, message: dict[str, Any], rights: Rights = EVERYTHING) -> dict[str, Any]:
         """Answer a trainer that opens a data set: the node's description, and the ops that can run there and here."""
@@ -146,6 +150,16 @@ class RelayExecutor(Executor):
         for upstream in self._upstreams.values():
             upstream.close()
 
+    def _open_to(self, token: str | None) -> dict[str, Upstream]:
+        """Return the nodes that may be shown a token: others could keep it, or keep the caller waiting."""
+        if self._readers is None:
+            return self._upstreams
+        try:
+            rights = self._readers.rights_of(f"Bearer {token}")
+        except AccessError:
+            return {}
+        return {name: node for name, node in self._upstreams.items() if rights.readable([dataset_of(name)])}
+
     def _opens(self, name: str, rights: Rights) -> bool:
         try:
             self._upstreams[name].describe(rights.token, None)
@@ -154,7 +168,7 @@ class RelayExecutor(Executor):
         return True
 
     def _upstream(self, name: str, rights: Rights) -> Upstream:
-        found = self._upstreams.get(name)
+        found = self._open_to(rights.token).get(name)
         if found is not None:
             return found
         there_is = ", ".join(self.names(rights)) or "none"

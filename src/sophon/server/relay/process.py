@@ -11,6 +11,7 @@ from sophon.server.budget import CpuBudget
 from sophon.server.journal import LOG
 from sophon.server.maker import Maker
 from sophon.server.process import Ready, ServerConfig, run_executor
+from sophon.server.relay.behind import Behind
 from sophon.server.relay.executor import RelayExecutor
 from sophon.server.relay.passed import PassedTokens
 from sophon.server.relay.upstream import Upstream
@@ -20,7 +21,7 @@ _PAUSE_S = 0.5
 
 
 def run_relay(
-    nodes: Mapping[str, Sequence[str]],
+    behind: Behind,
     config: ServerConfig,
     on_ready: Callable[[Ready], None],
     *,
@@ -31,7 +32,7 @@ def run_relay(
     """Run a relay until SIGTERM or SIGINT; return whether it was SIGINT.
 
     Args:
-        nodes: Addresses of the nodes that hold each data set, by the data set's name.
+        behind: The nodes that the relay fetches from.
         config: How the server runs. Its access has no tokens: they are passed on to the nodes.
         on_ready: Called once requests are accepted.
         tls: Certificates for the nodes: `tls_ca`, `tls_cert` and `tls_key`.
@@ -39,13 +40,17 @@ def run_relay(
         wait_s: How long to wait for the nodes to answer.
 
     Raises:
-        ConfigError: A node does not answer, or the relay would expose data that only the relay can reach.
+        ConfigError: A node does not answer, no address can be used, or the relay would expose data that only the relay
+            can reach.
     """
-    upstreams = {name: Upstream(addresses, tls, trusted=trusted) for name, addresses in nodes.items()}
+    if behind.needs_tokens:
+        upstreams = _usable(behind.nodes, tls, trusted)
+    else:
+        upstreams = {name: Upstream(addresses, tls, trusted=trusted) for name, addresses in behind.nodes.items()}
     until_s = time.monotonic() + wait_s
     # A node that requires tokens protects the relay as well. Otherwise the address the relay listens on must protect
     # it.
-    asking = [_asks(upstream, until_s) for upstream in upstreams.values()]
+    asking = [] if behind.needs_tokens else [_asks(upstream, until_s) for upstream in upstreams.values()]
     tokens: PassedTokens | None = None
     if all(asking):
         tokens = PassedTokens()
@@ -57,9 +62,29 @@ def run_relay(
         LOG.warning("%s", warning, extra={"event": "exposed"})
 
     def executor(budget: CpuBudget, maker: Maker) -> RelayExecutor:
-        return RelayExecutor(upstreams, budget, config.patience_s, config.limits, maker, tokens)
+        return RelayExecutor(upstreams, budget, config.patience_s, config.limits, maker, tokens, behind.readers)
 
     return run_executor(executor, config, on_ready)
+
+
+def _usable(nodes: Mapping[str, Sequence[str]], tls: dict[str, str] | None, trusted: bool) -> dict[str, Upstream]:
+    """Return the nodes of each data set, without the addresses that cannot be used."""
+    found: dict[str, Upstream] = {}
+    problem = "none were announced"
+    for name, addresses in nodes.items():
+        usable = []
+        for address in addresses:
+            try:
+                Upstream([address], tls, trusted=trusted).close()
+                usable.append(address)
+            except ConfigError as error:
+                problem = f"{address}: {error}"
+                LOG.warning("left out: %s", problem, extra={"event": "relays"})
+        if usable:
+            found[name] = Upstream(usable, tls, trusted=trusted)
+    if not found:
+        raise ConfigError(f"there is no node whose address can be used: {problem}")
+    return found
 
 
 def _asks(upstream: Upstream, until_s: float) -> bool:
