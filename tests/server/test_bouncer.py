@@ -43,6 +43,18 @@ def is_closed(far, within_s=HANG_S):
         return True
 
 
+def test_sockets_of_grpc_stay_non_blocking(listener):
+    """Else the thread that accepts one connection waits there for the next, and nobody reads from the first."""
+    listener.setblocking(False)
+    with socket.create_connection(listener.getsockname(), timeout=HANG_S), listener.accept()[0] as near:
+        near.setblocking(False)
+        made = Bouncer(listener.getsockname()[1])
+        wait_until(lambda: made._since_s)  # the connection was looked at
+        made.close()
+        assert not os.get_blocking(near.fileno())
+    assert not os.get_blocking(listener.fileno())
+
+
 def test_a_connection_that_says_little_is_left_alone(listener, watch):
     far, near = connect(listener)
     with far, near:

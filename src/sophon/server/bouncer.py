@@ -96,7 +96,7 @@ class Bouncer:
         self._listeners: list[socket.socket] = []
         if hasattr(socket, "TCP_INFO") and _OPEN_FILES.is_dir():
             # Kept, since looking for them takes long when hundreds of threads answer calls.
-            self._listeners = [found.dup() for found in _listeners(port)]
+            self._listeners = [_kept(found) for found in _listeners(port)]
             self._thread = threading.Thread(target=self._run, name="sophon-bouncer", daemon=True)
             self._thread.start()
 
@@ -340,6 +340,15 @@ def _copy_of(number: int) -> Iterator[socket.socket]:
             copy.detach()
         else:
             copy.close()
+
+
+def _kept(found: socket.socket) -> socket.socket:
+    """Return a copy that stays open.
+
+    Not `socket.dup`, which also makes the original blocking, since both have their mode in common: gRPC would then wait
+    for the next connection with the thread that is to read from the others.
+    """
+    return socket.socket(fileno=os.dup(found.fileno()))
 
 
 def _is_here(found: socket.socket, port: int) -> bool:
