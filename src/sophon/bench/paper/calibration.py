@@ -76,10 +76,9 @@ def calibrated(
     count = min(len(profile), _SAMPLES)
     samples = [i * len(profile) // count for i in range(count)]
     cuts = [RAW, *(cut for cut in map(Cut.parse, CUTS) if storage and cut in profile.cuts)]
-    request = {"url": url, "samples": samples, "seed": seed, "epoch": epoch}
-    for (
-        cut
-    ) in cuts:  # builds the indexes of files, opens the data set and fills the workers' buffers: that takes CPU too
+    request: dict[str, Any] = {"url": url, "samples": samples, "seed": seed, "epoch": epoch}
+    # First of all what is done once: making the indexes of files, opening the data set, filling the workers' buffers.
+    for cut in cuts:
         trainer.do("spend", cut=str(cut), **{**request, "samples": samples[: None if cut.k == 0 else _WARM]})
     # In turns, as cuts alternate in an epoch.
     fetched = [[_fetch(trainer, server, cut, request) for cut in cuts] for _ in range(_ROUNDS)]
