@@ -2,12 +2,13 @@
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from sophon.bundle import pack
 from sophon.codec.cut import Cut, make_payload
@@ -162,3 +163,47 @@ def test_a_bundle_of_other_parts_is_a_payload_error():
     for payload in (b"", pack([b"a", b"b"]), pack([b"a", b"1234", b"c"]), pack([b"a", b"12345678", b"c", b"d"])):
         with pytest.raises(PayloadError):
             taken_apart(pipeline, payload, False)
+
+
+def _claiming(width, height):
+    """Return a PNG file that declares a size and has no pixels."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", b""), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+_EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 70 60
+%%EndComments
+%ImageData: 70 60 8 1 0 1 1 "beginimage"
+%%EOF
+"""
+
+
+@pytest.mark.parametrize("start", [b"\0", struct.pack("<BII", 1, 0, 0)], ids=["whole", "part"])
+def test_a_mask_that_is_a_program_is_not_run(tmp_path, monkeypatch, start):
+    ran, program = tmp_path / "ran", tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # Pillow looks for it once per process
+    Image.open(io.BytesIO(_EPS)).close()  # Pillow knows the format
+    with pytest.raises((OpError, PayloadError), match=r"is a program|damaged: an EPS"):
+        received_mask(memoryview(start + _EPS), (60, 70), False)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("start", [b"\0", struct.pack("<BII", 1, 0, 0)], ids=["whole", "part"])
+def test_a_mask_of_billions_of_pixels_is_a_typed_error(start):
+    with pytest.raises((OpError, PayloadError), match="exceeds limit"):
+        received_mask(memoryview(start + _claiming(60_000, 60_000)), (60, 70), False)
+
+
+@pytest.mark.parametrize("form", ["TIFF", "BMP", "JPEG"])
+def test_a_part_of_a_mask_is_png(form):
+    file = io.BytesIO()
+    Image.new("L", (5, 4)).save(file, form)
+    with pytest.raises(PayloadError, match="not a PNG"):
+        received_mask(memoryview(struct.pack("<BII", 1, 0, 0) + file.getvalue()), (60, 70), False)

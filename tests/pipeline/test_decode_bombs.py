@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from sophon.codec import Cut, finish_payload, make_payload
 from sophon.errors import Error, OpError
@@ -99,3 +99,27 @@ def test_no_other_program_is_started_for_a_file(tmp_path, monkeypatch):
     with pytest.raises(OpError, match="EPS image is a program that only an interpreter can render"):
         ops.Decode().apply(_EPS)
     assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "form", ["GIF", "PNG", "BMP", "PPM", "TIFF", "WEBP", "TGA", "JPEG2000", "ICO", "PCX", "SGI", "QOI"]
+)
+def test_all_formats_that_pillow_decodes_itself_are_opened_as_pillow_opens_them(form):
+    out = io.BytesIO()
+    Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)).save(out, form)
+    with Image.open(io.BytesIO(out.getvalue())) as expected:
+        assert ops.Decode().apply(out.getvalue()).tobytes() == expected.convert("RGB").tobytes()
+
+
+def test_a_format_that_was_registered_in_this_process_is_opened(monkeypatch):
+    class Own(ImageFile.ImageFile):
+        format = "OWN"
+
+        def _open(self):
+            self._mode, self._size = "L", (1, 1)
+            self.tile = [ImageFile._Tile("raw", (0, 0, 1, 1), 3, "L")]
+
+    monkeypatch.setattr(Image, "ID", [*Image.ID])
+    monkeypatch.setattr(Image, "OPEN", {**Image.OPEN})
+    Image.register_open("OWN", Own, lambda prefix: prefix.startswith(b"own"))
+    assert ops.Decode("L").apply(b"own\x07").getpixel((0, 0)) == 7

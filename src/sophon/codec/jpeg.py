@@ -12,6 +12,7 @@ from sophon.codec.codec import Codec, Payload
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Kind, Spec, Value, spec_of
 from sophon.pipeline.checks import MAX_SIDE, integer
+from sophon.pipeline.ops.decode import open_picture
 
 DEFAULT_QUALITY = 95  # about a seventh of the bytes, with an error far below that of augmentation
 
@@ -66,9 +67,9 @@ class Jpeg(Codec):
     def decode(self, payload: Payload, spec: Spec) -> Value:
         """Return the picture in a payload."""
         try:
-            picture = Image.open(io.BytesIO(payload), formats=("JPEG",))
+            picture = open_picture(payload, formats=("JPEG",))
             layout.check(spec_of(picture), spec)
             picture.load()
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except (OpError, OSError, ValueError, SyntaxError) as error:
             raise PayloadError(f"the JPEG payload is damaged: {error}") from error
         return layout.bare(picture)

@@ -28,7 +28,8 @@ from sophon.codec.codec import Payload
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Box, Key, Pipeline, Rng
 from sophon.pipeline.op import Op, Params
-from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.ops.decode import Decode, open_picture
+from sophon.pipeline.ops.picture import MAX_PIXELS
 from sophon.pipeline.spec import Spec, image
 from sophon.store.fields import MASK
 
@@ -141,17 +142,23 @@ def received_mask(data: memoryview, size: Size, is_raw: bool) -> Mask:
     if data[0] != _PART or len(data) < _PLACE.size:
         raise PayloadError(f"expected a mask or a part of one, got {bytes(data[:4])!r}")
     _, top, left = _PLACE.unpack_from(data)
-    try:
-        with Image.open(io.BytesIO(data[_PLACE.size :])) as picture:
-            width, height = picture.size
-            if top + height > size[0] or left + width > size[1]:
-                raise PayloadError(f"a {width}×{height} part lies beyond the border of a {size[1]}×{size[0]} mask")
-            part = _array(picture)
-    except (OSError, ValueError, SyntaxError, OpError) as error:
-        raise PayloadError(f"the part of the mask is damaged: {error}") from error
+    part = _part(data[_PLACE.size :], (size[0] - top, size[1] - left))
+    height, width = part.shape
     mask = np.zeros(size, part.dtype)
     mask[top : top + height, left : left + width] = part
     return mask
+
+
+def _part(data: memoryview, room: Size) -> Mask:
+    """Return the part of a mask that a node has sent as PNG, if it fits into so many rows and columns."""
+    try:
+        with open_picture(data, _most_pixels(room), formats=("PNG",)) as picture:
+            if picture.height <= room[0] and picture.width <= room[1]:
+                return _array(picture)
+            found = f"{picture.width}×{picture.height}"
+    except Exception as error:  # whatever Pillow raises, the node has sent it
+        raise PayloadError(f"the part of the mask is damaged: {error}") from error
+    raise PayloadError(f"a {found} part lies beyond the border of the mask, which leaves {room[1]}×{room[0]} pixels")
 
 
 def read_mask(data: Payload, size: Size) -> Mask:
@@ -161,7 +168,11 @@ def read_mask(data: Payload, size: Size) -> Mask:
         OpError: The mask cannot be decoded, has several channels, or has a size other than the picture's.
     """
     try:
-        with Image.open(io.BytesIO(data)) as picture:
+        picture = open_picture(data, _most_pixels(size))
+    except OpError as error:
+        raise OpError(f"the mask cannot be decoded: {error.problem}", remedy=error.remedy) from error
+    try:
+        with picture:
             # Checked before decoding: a picture of the wrong size may be very large.
             if (picture.height, picture.width) != size:
                 found, expected = (f"{width}×{height}" for height, width in ((picture.height, picture.width), size))
@@ -171,6 +182,11 @@ def read_mask(data: Payload, size: Size) -> Mask:
         raise
     except Exception as error:
         raise OpError(f"the mask cannot be decoded: {error}.") from error
+
+
+def _most_pixels(size: Size) -> int:
+    """Return the bound for opening a mask; its exact size is compared afterwards, which gives a better message."""
+    return max(MAX_PIXELS, size[0] * size[1])
 
 
 def _array(picture: Image.Image) -> Mask:

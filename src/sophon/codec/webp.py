@@ -10,6 +10,7 @@ from sophon.codec import layout
 from sophon.codec.codec import Codec, Payload
 from sophon.errors import OpError, PayloadError
 from sophon.pipeline import Kind, Spec, Value
+from sophon.pipeline.ops.decode import open_picture
 
 _MAX_SIDE = 16_383  # pixels; the format's own limit
 _HEADER_BYTES = 25
@@ -54,9 +55,9 @@ class Webp(Codec):
         found = _declared(view)
         layout.check(found, spec)
         try:
-            picture = Image.open(io.BytesIO(view[1:]), formats=("WEBP",))
+            picture = open_picture(view[1:], formats=("WEBP",))
             picture.load()
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except (OpError, OSError, ValueError, SyntaxError) as error:
             raise PayloadError(f"the WebP payload is damaged: {error}") from error
         if picture.mode != "RGB" or picture.size != (found.width, found.height):
             raise PayloadError(f"expected an RGB picture of {found}, got {picture.mode} {picture.size}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from PIL import Image
 
 from sophon.bundle import unpack
 from sophon.codec.cut import RAW
@@ -18,6 +16,7 @@ from sophon.doctor.samples import request_for
 from sophon.errors import Error, OpError, PayloadError
 from sophon.link.transport import Opened, Transport
 from sophon.pipeline import Pipeline
+from sophon.pipeline.ops.decode import open_picture
 from sophon.store.fields import BOXES, LABELS, MASK, PICTURE, Field
 
 _PATIENCE_S: Final = 30.0
@@ -134,10 +133,10 @@ def _look(seen: _Seen, sample: int, fields: Sequence[Field], data: bytes) -> Non
     for one, part in parts.items():
         if one.kind in (PICTURE, MASK):
             try:
-                with Image.open(io.BytesIO(part)) as picture:
+                with open_picture(part) as picture:
                     sizes[one.name] = picture.size
-            except Exception as error:  # noqa: BLE001 - Pillow raises whatever a damaged file makes it raise
-                seen.note("damaged", sample, f"{one.name}: {type(error).__name__}: {error}")
+            except OpError as error:
+                seen.note("damaged", sample, f"{one.name}: {error.problem}")
     size = sizes.get(fields[0].name)
     if size is None:
         return  # the picture cannot be read, which is reported elsewhere

@@ -7,7 +7,6 @@ Only the output of this pipeline's own ops and parameters for a real picture, or
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +18,7 @@ from PIL import __version__ as pillow_version
 
 from sophon.errors import OpError
 from sophon.pipeline.op import Decoder
-from sophon.pipeline.ops.decode import Decode, built_in
+from sophon.pipeline.ops.decode import Decode, built_in, open_picture
 from sophon.pipeline.ops.picture import INTERPOLATIONS
 from sophon.pipeline.part import Signal
 from sophon.pipeline.pipeline import Pipeline
@@ -77,7 +76,7 @@ def _resampling() -> bytes:
     bits, which the few boxes that a pipeline draws from one picture may not reveal.
     """
     hasher = hashlib.sha256()
-    with Image.open(io.BytesIO(picture())) as decoded:
+    with open_picture(picture()) as decoded:
         for box in _SHAPES:
             piece = decoded.crop(box)
             for method in INTERPOLATIONS.values():

@@ -21,7 +21,6 @@ markers) are rejected either way.
 
 from __future__ import annotations
 
-import io
 import math
 import struct
 import zlib
@@ -248,10 +247,10 @@ def check_metadata(data: Data, header: Header) -> None:
     if not header.doubtful:
         return
     # Pillow is slow to import and not needed for files without such metadata.
-    from PIL import Image
+    from sophon.pipeline.ops.decode import open_picture
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_picture(data, formats=("JPEG",)) as image:
             size = image.size
     except Exception as error:  # whatever Pillow raises, the whole file has to be sent
         raise NotWindowable(f"Pillow cannot read its metadata ({type(error).__name__})") from error

@@ -31,7 +31,7 @@ from sophon.loader.sources.assignment import SeedWarning
 from sophon.pipeline import Call, Key, Pipeline, Value
 from sophon.pipeline.code import LIBRARIES
 from sophon.pipeline.op import Decoder
-from sophon.pipeline.ops.decode import Decode
+from sophon.pipeline.ops.decode import Decode, open_picture
 from sophon.pipeline.pipeline import title
 from sophon.pipeline.probe import picture
 
@@ -246,7 +246,7 @@ def _specimens(pipeline: Pipeline) -> tuple[bytes, ...]:
 
 @cache
 def _large_picture() -> bytes:
-    with Image.open(io.BytesIO(picture())) as small:
+    with open_picture(picture()) as small:
         large = small.resize((small.width * _LARGE, small.height * _LARGE))
     file = io.BytesIO()
     large.save(file, "JPEG")

@@ -41,8 +41,16 @@ _SCAN = re.compile(rb"\xff\xda")
 _SOF = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 _SOS, _EOI = 0xDA, 0xD9
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
-# Formats that are programs, which Pillow would run with Ghostscript, and a container format that may hold one.
-_PROGRAMS = ("EPS", "IPTC")
+# The formats that Pillow decodes itself. Not among them: EPS, a program that Pillow has Ghostscript run; IPTC, which
+# may contain one; and formats that Pillow only recognises or leaves to the system.
+_FORMATS = frozenset(
+    {
+        *("AVIF", "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FITS", "FLI", "FTEX", "GBR", "GIF", "ICNS", "ICO", "IM"),
+        *("IMT", "JPEG", "JPEG2000", "MCIDAS", "MSP", "PCD", "PCX", "PIXAR", "PNG", "PPM", "PSD", "QOI", "SGI"),
+        *("SPIDER", "SUN", "TGA", "TIFF", "WEBP", "XBM", "XPM", "XVTHUMB"),
+    }
+)
+_PROGRAM_STARTS = (b"%!PS", b"\xc5\xd0\xd3\xc6")  # EPS, and EPS with a preview
 _REMEDY = "Check that the file is complete and opens in other programs, replace it, or leave it out."
 
 
@@ -138,35 +146,58 @@ class Decode(Decoder):
 
     def open(self, value: bytes) -> Image.Image:
         """Return the opened picture: its size is known, but its pixels are not decoded yet."""
-        check_jpeg(value, self.max_pixels)
-        try:
-            picture = _open(value)
-        except UnidentifiedImageError as error:
-            start = bytes(value[:12]).hex(" ")
+        return open_picture(value, self.max_pixels)
+
+
+def open_picture(
+    value: bytes | bytearray | memoryview, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = ()
+) -> Image.Image:
+    """Return somebody else's picture, opened: its size is known and bounded, but its pixels are not decoded yet.
+
+    Nothing else in this package opens files with Pillow, which knows formats that are programs.
+
+    Args:
+        value: The file.
+        max_pixels: A picture that declares more pixels is refused.
+        formats: Pillow's names of the formats that the file may have. By default, all formats that Pillow decodes
+            itself, and those for which this process has registered a plug-in of its own.
+
+    Raises:
+        OpError: The file is in no such format or is damaged, or decoding it would take far longer than its size
+            suggests.
+    """
+    check_jpeg(value, max_pixels)
+    try:
+        picture = _open(value, formats)
+    except UnidentifiedImageError as error:
+        if bytes(value[:4]) in _PROGRAM_STARTS:
             raise OpError(
-                f"the file is not an image: {len(value):,} bytes that start with {start or 'nothing'}.", remedy=_REMEDY
-            ) from error
-        except Image.DecompressionBombError as error:
-            raise OpError(
-                f"{error}", remedy="Raise PIL.Image.MAX_IMAGE_PIXELS and max_pixels if you trust the file."
-            ) from error
-        except _DAMAGE as error:
-            raise OpError(f"the image has a damaged header: {error}.", remedy=_REMEDY) from error
-        if picture.format in _PROGRAMS:
-            raise OpError(
-                f"{_name(picture)} is a program that only an interpreter can render.",
+                "an EPS image is a program that only an interpreter can render.",
                 remedy="Save it as PNG, or leave it out.",
-            )
-        if picture.width * picture.height > self.max_pixels:
-            raise OpError(
-                f"{_name(picture)} declares {picture.width}×{picture.height} pixels, "
-                f"more than the limit of {self.max_pixels:,}.",
-                remedy="Raise Decode(max_pixels=…) if you trust the file.",
-            )
-        return picture
+            ) from error
+        start = bytes(value[:12]).hex(" ")
+        wanted = " or ".join(formats) or "image"
+        raise OpError(
+            f"the file is not {'an' if wanted == 'image' else 'a'} {wanted}: {len(value):,} bytes that start with "
+            f"{start or 'nothing'}.",
+            remedy=_REMEDY,
+        ) from error
+    except Image.DecompressionBombError as error:
+        raise OpError(
+            f"{error}", remedy="Raise PIL.Image.MAX_IMAGE_PIXELS and max_pixels if you trust the file."
+        ) from error
+    except _DAMAGE as error:
+        raise OpError(f"the image has a damaged header: {error}.", remedy=_REMEDY) from error
+    if picture.width * picture.height > max_pixels:
+        raise OpError(
+            f"{_name(picture)} declares {picture.width}×{picture.height} pixels, "
+            f"more than the limit of {max_pixels:,}.",
+            remedy="Raise Decode(max_pixels=…) if you trust the file.",
+        )
+    return picture
 
 
-def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None:
+def check_jpeg(value: bytes | bytearray | memoryview, max_pixels: int | None = None) -> None:
     """Look at the markers of a JPEG file; raise `OpError` if decoding would take far longer than its size suggests.
 
     Other defects are left to the decoder. Files of other formats are not examined.
@@ -206,7 +237,7 @@ def check_jpeg(value: bytes | memoryview, max_pixels: int | None = None) -> None
     raise OpError(f"the JPEG file has more than {_MOST_SEGMENTS:,} segments in its header.", remedy=_REMEDY)
 
 
-def _check_work(value: bytes | memoryview, pixels: int, has_scans: bool) -> None:
+def _check_work(value: bytes | bytearray | memoryview, pixels: int, has_scans: bool) -> None:
     if pixels > _LARGE_PIXELS and pixels > _MOST_PIXELS_PER_BYTE * len(value):
         raise OpError(f"the JPEG file declares {pixels:,} pixels in only {len(value):,} bytes.", remedy=_REMEDY)
     scans = sum(1 for _ in _SCAN.finditer(value)) if has_scans else 1
@@ -259,14 +290,29 @@ def _numbers(mode: str) -> bytes:
     return out.getvalue()
 
 
-def _open(value: bytes) -> Image.Image:
+def _open(value: bytes | bytearray | memoryview, formats: tuple[str, ...]) -> Image.Image:
     """Open a file; JPEG files are opened without Pillow's process-wide pixel limit, which would override ours."""
-    if bytes(value[:3]) == _JPEG_START:
+    if bytes(value[:3]) == _JPEG_START and (not formats or "JPEG" in formats):
         try:
             return JpegImagePlugin.jpeg_factory(io.BytesIO(value))
         except (SyntaxError, IndexError, TypeError, struct.error):
             pass  # Image.open tries other formats in this case, and so do we
-    return Image.open(io.BytesIO(value))
+    Image.preinit()  # the most usual formats, whose plug-ins are loaded quickly
+    try:
+        return Image.open(io.BytesIO(value), formats=_known(formats))
+    except UnidentifiedImageError:
+        Image.init()
+    return Image.open(io.BytesIO(value), formats=_known(formats))
+
+
+def _known(formats: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the allowed formats whose plug-ins are loaded, in the order in which Pillow tries them."""
+    return tuple(one for one in Image.ID if (one in formats if formats else one in _FORMATS or _is_added(one)))
+
+
+def _is_added(name: str) -> bool:
+    """Return whether a format's plug-in was registered by this process, such as pillow-heif's, and is not Pillow's."""
+    return not str(getattr(Image.OPEN[name][0], "__module__", "")).startswith("PIL.")
 
 
 def _name(picture: Image.Image) -> str:
