@@ -108,6 +108,38 @@ def test_nothing_from_outside_is_unpickled_and_nothing_is_evaluated():
         assert not calls & {"eval", "exec", "compile"}, path
 
 
+# `open_picture` is what opens files; the other compares Pillow with itself on pictures that it has just made.
+OPENS_PICTURES = {"pipeline/ops/decode.py", "pipeline/jpeg/libjpeg.py"}
+
+
+def test_pictures_of_somebody_else_are_opened_in_one_place_only():
+    """Pillow knows formats that are programs, and looks at every one of them unless it is told which to expect."""
+    for path in _files():
+        where = path.relative_to(SOURCE)
+        if where.as_posix() in OPENS_PICTURES or where.parts[0] == "bench":  # which measures Pillow on its own photos
+            continue
+        opens = {"Image.open", "PIL.Image.open", "ImageFile.Parser"}
+        used = {ast.unparse(n) for n in ast.walk(_tree(path)) if isinstance(n, ast.Attribute)}
+        assert not used & opens, f"{where}: use sophon.pipeline.ops.decode.open_picture"
+        assert not any(m.startswith("PIL.") and m.endswith("ImagePlugin") for m in _imports(path)), where
+
+
+# `parquet_rows` reads files of somebody else, `artifact` those that this project has saved, whose columns it knows.
+READS_PARQUET = {"store/parquet_rows.py", "artifact.py"}
+
+
+def test_rows_of_parquet_files_are_read_in_one_place_only():
+    """A few kilobytes may stand for gigabytes: nothing but footers is read without bounds."""
+    unbounded = {f"pq.{name}" for name in ("ParquetFile", "read_table", "ParquetDataset", "read_pandas")}
+    for path in _files():
+        where = path.relative_to(SOURCE)
+        if where.as_posix() in READS_PARQUET or where.parts[0] == "bench":
+            continue
+        used = {ast.unparse(n.func) for n in ast.walk(_tree(path)) if isinstance(n, ast.Call)}
+        assert not used & unbounded, f"{where}: use sophon.store.parquet_rows.open_parquet"
+        assert not _imports(path) & {"pyarrow.dataset"}, where
+
+
 def test_files_are_replaced_in_one_place_only():
     """`artifact.replacing` alone renames: elsewhere a half-written file, or litter, would be one slip away."""
     wrong = []

@@ -32,13 +32,15 @@ from sophon.store.address import Place
 from sophon.store.fields import MASK, PICTURE, Field, named_columns
 from sophon.store.manifest import NO_LABEL, Manifest
 from sophon.store.pages.identity import Int64Array
+from sophon.store.parquet_pages import BeyondBoundsError
+from sophon.store.parquet_rows import ParquetRows, open_parquet
 from sophon.store.parquet_schema import Roles, roles_of
 from sophon.store.row_groups import RowGroupCache
 from sophon.store.shards import Shards, ShardStore, find_shards, shard_sources
 from sophon.store.store import Progress, describe
 
 CACHE_BYTES = 512_000_000
-_STEP = 64  # rows decoded at once while listing: about 10 MB of photos
+_STEP = 64  # rows decoded at once: about 10 MB of photos
 
 
 class ParquetStore(ShardStore):
@@ -113,7 +115,8 @@ class ParquetStore(ShardStore):
             if self._group_bytes[shard, group] > self.cache_bytes:
                 value = self._one_row(shard, group, row, column)
             else:
-                found = self._cache.get((shard, group, column), lambda: self._decode(shard, group, column))
+                nbytes = self._group_bytes[shard, group]
+                found = self._cache.get((shard, group, column), lambda: self._decode(shard, group, column), nbytes)
                 value = found[row].as_py()
         except ARROW_ERRORS as error:
             problem = f"row group {group} of its shard {self._files.path(shard)} cannot be read: {describe(error)}"
@@ -121,27 +124,37 @@ class ParquetStore(ShardStore):
         return value if isinstance(value, bytes) else None
 
     def _decode(self, shard: int, group: int, column: int) -> pa.ChunkedArray:
-        with self._open(shard) as (file, roles):
+        found, used = [], 0
+        with self._open(shard) as (rows, roles):
             name, path = roles.columns[column]
-            return _binary(file.read_row_group(group, columns=[path], use_threads=False)[name])
+            for batch in rows.batches(group, [path]):
+                found.append(_binary(batch.column(name)))
+                used += pc.sum(pc.binary_length(found[-1])).as_py() or 0
+                if used > self._group_bytes[shard, group]:
+                    raise ValueError("it has more bytes than when it was listed")
+        return pa.chunked_array(found)
 
     def _one_row(self, shard: int, group: int, row: int, column: int) -> object:
-        with self._open(shard) as (file, roles):
+        with self._open(shard) as (rows, roles):
             name, path = roles.columns[column]
-            for batch in file.iter_batches(_STEP, [group], [path], use_threads=False):
-                if row < len(batch):
-                    return _binary(batch.column(name))[row].as_py()
-                row -= len(batch)
+            with self._cache.decoding(rows.peak_bytes(group, path, _STEP)):
+                for batch in rows.batches(group, [path], _STEP):
+                    if row < len(batch):
+                        return _binary(batch.column(name))[row].as_py()
+                    row -= len(batch)
         return None
 
     @contextmanager
-    def _open(self, shard: int) -> Iterator[tuple[pq.ParquetFile, Roles]]:
+    def _open(self, shard: int) -> Iterator[tuple[ParquetRows, Roles]]:
         path = self._files.path(shard)
         self._files.check(shard, path.stat())
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            if self._roles is None:  # the same in all shards: `scan` rejects them otherwise
-                self._roles = roles_of(file.schema_arrow, f"shard {path}", self._all_names)
-            yield file, self._roles
+        with open_parquet(path) as rows:
+            yield rows, self._roles_in(rows, f"shard {path}")
+
+    def _roles_in(self, rows: ParquetRows, where: str) -> Roles:
+        if self._roles is None:  # the same in all shards: `scan` rejects them otherwise
+            self._roles = roles_of(rows.file.schema_arrow, where, self._all_names)
+        return self._roles
 
     def close(self) -> None:
         """Drop the cache."""
@@ -220,38 +233,44 @@ def _row_count(shard: Shard) -> int:
 
 def _scan_shard(shard: Shard, name: str, on_count: Callable[[int], None], fields: tuple[str, ...]) -> _Shard:
     try:
-        with pq.ParquetFile(shard[0](), pre_buffer=False) as file:
-            return _scan_file(file, roles_of(file.schema_arrow, f"shard {shard[1]}", fields), name, on_count)
+        with open_parquet(shard[0]()) as rows:
+            return _scan_rows(rows, roles_of(rows.file.schema_arrow, f"shard {shard[1]}", fields), name, on_count)
     except ARROW_ERRORS as error:
         raise _unreadable(shard[1], error) from error
 
 
 def _unreadable(where: str, error: Exception) -> StoreError:
+    if isinstance(error, BeyondBoundsError):
+        return StoreError(f"shard {where} cannot be listed: {error}")
     return StoreError(
         f"shard {where} is not a readable Parquet file: {describe(error)}. Copy it again or remove it from the folder."
     )
 
 
-def _scan_file(file: pq.ParquetFile, roles: Roles, name: str, on_count: Callable[[int], None]) -> _Shard:
+def _scan_rows(rows: ParquetRows, roles: Roles, name: str, on_count: Callable[[int], None]) -> _Shard:
     leaves = [path for _, path in roles.columns] + ([] if roles.name_path is None else [roles.name_path])
     sizes: list[list[Int64Array]] = [[] for _ in roles.columns]
     ids, starts = [], []
     count = 0
-    for group in range(file.num_row_groups):
+    for group in range(rows.file.num_row_groups):
         starts.append(count)
-        for batch in file.iter_batches(_STEP, [group], leaves, use_threads=False):
-            for column, found in zip((column for column, _ in roles.columns), sizes, strict=True):
+        names: list[pa.Array] = []
+        for batch in rows.batches(group, leaves, _STEP):
+            for (column, _), found in zip(roles.columns, sizes, strict=True):
                 lengths = pc.fill_null(pc.binary_length(_binary(batch.column(column))), -1)
                 found.append(lengths.to_numpy().astype(np.int64))
-            ids.append(_ids(batch.column(roles.image), roles, name, count))
+            if roles.name_path is not None:
+                names.append(pc.struct_field(batch.column(roles.image), "path").cast(pa.large_string()))
             count += len(batch)
             on_count(count)
+            rows.check_rows(count)
+        ids.append(_ids(names, name, starts[-1], count))
     all_sizes, *others = (np.concatenate([np.empty(0, np.int64), *found]) for found in sizes)
     kept = all_sizes >= 0
     mask = pa.array(kept)
     group_rows = np.diff([*starts, count])
-    columns = file.read([*roles.others], use_threads=False) if roles.others else pa.table({})
-    labels = None if roles.label is None else file.read([roles.label], use_threads=False)[roles.label]
+    columns = rows.table([*roles.others]) if roles.others else pa.table({})
+    labels = None if roles.label is None else rows.table([roles.label])[roles.label]
     if any(len(column) != count for column in [*columns.columns, *([] if labels is None else [labels])]):
         raise ValueError("its columns have different numbers of rows")
     return _Shard(
@@ -271,13 +290,13 @@ def _binary(pictures: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return pc.struct_field(pictures, "bytes") if pa.types.is_struct(pictures.type) else pictures
 
 
-def _ids(pictures: pa.Array, roles: Roles, shard: str, start: int) -> pa.LargeStringArray:
+def _ids(names: list[pa.Array], shard: str, start: int, end: int) -> pa.LargeStringArray:
     """Return the file names of pictures; for a picture without a name, its shard and row."""
-    numbered = pa.array([f"{shard}#{row}" for row in range(start, start + len(pictures))], pa.large_string())
-    if roles.name_path is None:
+    numbered = pa.array([f"{shard}#{row}" for row in range(start, end)], pa.large_string())
+    if not names:
         return numbered
-    names = pc.struct_field(pictures, "path").cast(pa.large_string())
-    return pc.if_else(pc.fill_null(pc.greater(pc.utf8_length(names), 0), False), names, numbered)
+    told = pa.concat_arrays(names)
+    return pc.if_else(pc.fill_null(pc.greater(pc.utf8_length(told), 0), False), told, numbered)
 
 
 def _manifest(path: Place, names: list[str], shards: list[_Shard], sources: pa.Table) -> Manifest:

@@ -1,18 +1,20 @@
 """A cache of decoded row groups, bounded in bytes.
 
 Concurrency:
-    Any thread may request row groups. Threads that want the same one wait for the thread that decodes it; no thread
-    waits for a different row group.
+    Any thread may request row groups. Threads that want the same one wait for the thread that decodes it; a thread
+    waits for different row groups only while those being decoded would exceed the bound together with its own.
 
 Limits:
-    Row groups being decoded or read are not counted: the peak is the bound plus one row group per thread.
+    Row groups being decoded have the same bound again, and those being read are not counted: the peak is twice the
+    bound, and what readers hold.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -35,6 +37,8 @@ class RowGroupCache:
         self._groups = _cache_of(limit_bytes)
         self._loading: dict[Key, Future[pa.ChunkedArray]] = {}
         self._lock = threading.Lock()
+        self._decoding_bytes = 0
+        self._decoded = threading.Condition(self._lock)
         renew_after_fork(self)
 
     @property
@@ -55,8 +59,14 @@ class RowGroupCache:
         """How many bytes are in the cache now."""
         return int(self._groups.currsize)
 
-    def get(self, key: Key, decode: Callable[[], pa.ChunkedArray]) -> pa.ChunkedArray:
-        """Return a row group, decoding it if it is not in the cache; errors from `decode` are passed on."""
+    def get(self, key: Key, decode: Callable[[], pa.ChunkedArray], nbytes: int = 0) -> pa.ChunkedArray:
+        """Return a row group, decoding it if it is not in the cache; errors from `decode` are passed on.
+
+        Args:
+            key: Which row group.
+            decode: Decodes it.
+            nbytes: Its size.
+        """
         with self._lock:
             group = self._groups.get(key)
             if group is not None:
@@ -68,7 +78,8 @@ class RowGroupCache:
         if not mine:
             return pending.result()
         try:
-            group = decode()
+            with self.decoding(nbytes):
+                group = decode()
         except BaseException as error:
             with self._lock:
                 self._loading.pop(key, None)
@@ -80,6 +91,20 @@ class RowGroupCache:
         pending.set_result(group)
         return group
 
+    @contextmanager
+    def decoding(self, nbytes: int) -> Iterator[None]:
+        """Wait until so many bytes may be decoded besides what other threads decode; any number may be, alone."""
+        with self._lock:
+            while self._decoding_bytes and self._decoding_bytes + nbytes > self.limit_bytes:
+                self._decoded.wait()
+            self._decoding_bytes += nbytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._decoding_bytes -= nbytes
+                self._decoded.notify_all()
+
     def clear(self) -> None:
         """Drop all row groups."""
         with self._lock:
@@ -88,6 +113,8 @@ class RowGroupCache:
     def renew(self) -> None:
         """In a forked child, forget the locks and decoding threads of the parent."""
         self._lock = threading.Lock()
+        self._decoding_bytes = 0
+        self._decoded = threading.Condition(self._lock)
         self._loading = {}
         # A thread of the parent may have been in the middle of changing the table.
         groups, self._groups = dict(self._groups), _cache_of(self.limit_bytes)

@@ -226,6 +226,15 @@ def stamp_of(stat: os.stat_result) -> str:
     return f"{stat.st_mtime_ns:x}.{stat.st_ctime_ns:x}"
 
 
+def most_held(file_bytes: int) -> int:
+    """Return how many bytes the contents of somebody else's file may take in memory.
+
+    A few kilobytes may stand for gigabytes: repeated values, tables without most of their cells. Ten million labels
+    fit, whatever they take in their file, and texts shrink by less than the factor.
+    """
+    return (1 << 28) + 64 * file_bytes
+
+
 def describe(error: Exception) -> str:
     """Return an error as one line, without the path, which the surrounding message already names."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

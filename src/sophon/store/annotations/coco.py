@@ -13,10 +13,12 @@ from typing import Any
 from sophon.errors import StoreError
 from sophon.store.annotations.found import MOST_OBJECTS, Broken, Found, floats, integers, shown
 from sophon.store.fields import BOXES, KEYPOINTS, LABELS, VALUES, Field
-from sophon.store.store import describe
-from sophon.units import counted
+from sophon.store.store import describe, most_held
+from sophon.units import counted, format_bytes
 
 _MOST_CLASSES = 10_000
+_OBJECT_BYTES = 36  # box, label, crowd and area
+_POINT_BYTES = 16
 
 
 def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
@@ -31,6 +33,7 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
     """
     said = _load(path)
     images = _by_name(said, path)
+    listed = [at for at, name in enumerate(names) if name in images]
     of_image: dict[int, list[Any]] = {}
     for one in said["annotations"]:
         if isinstance(one, dict) and isinstance(one.get("image_id"), int):  # any other entry belongs to no picture
@@ -45,7 +48,7 @@ def read_coco(path: Path, names: list[str]) -> tuple[list[int], Found]:
     if points:
         fields += [Field("keypoints", f"{KEYPOINTS}:{points}"), Field("visibility", f"{LABELS}:{points}")]
     found = Found(tuple(fields), classes=_classes(said.get("categories")), columns={"image_id": []})
-    listed = [at for at, name in enumerate(names) if name in images]
+    _check_size(sum(len(of_image.get(images[names[at]], [])) for at in listed), points, path)
     for at in listed:
         image = images[names[at]]
         found.columns["image_id"].append(image)
@@ -73,6 +76,20 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(said, dict) or not all(isinstance(said.get(key), list) for key in ("images", "annotations")):
         raise StoreError(f'{path}: expected COCO\'s annotations, {{"images": […], "annotations": […]}}')
     return said
+
+
+def _check_size(objects: int, points: int, path: Path) -> None:
+    """Raise if the objects take more memory than the size of their file justifies.
+
+    Objects without keypoints get as many as others, and pictures with the same id get the same objects.
+    """
+    most = most_held(path.stat().st_size)
+    if objects * (_OBJECT_BYTES + _POINT_BYTES * points) > most:
+        raise StoreError(
+            f"{path}: {objects:,} objects with {points:,} keypoints each take more than {format_bytes(most)}, "
+            "too much for a file of that size; check that every image has its own id, and remove keypoints "
+            "that no class has"
+        )
 
 
 def _by_name(said: dict[str, Any], path: Path) -> dict[str, int]:
@@ -129,14 +146,17 @@ def _values(annotations: list[dict[str, Any]], points: int) -> dict[str, bytes]:
         "area": floats([one.get("area", 0.0) for one in annotations], "area"),
     }
     if points:
-        places: list[Any] = []
-        visibility: list[Any] = []
+        places, visibility = [], []
         for one in annotations:
-            said = one.get("keypoints", [0] * (3 * points))
-            if not isinstance(said, list) or len(said) != 3 * points:
+            said = one.get("keypoints")
+            if "keypoints" not in one:
+                places.append(bytes(8 * points))
+                visibility.append(bytes(8 * points))
+            elif not isinstance(said, list) or len(said) != 3 * points:
                 raise Broken(f"keypoints: expected {points} times x, y and visibility, got {_several(said)}")
-            for at in range(0, len(said), 3):
-                places += said[at : at + 2]
-                visibility.append(said[at + 2])
-        values |= {"keypoints": floats(places, "keypoints"), "visibility": integers(visibility, "visibility")}
+            else:
+                xy = [number for at in range(0, len(said), 3) for number in said[at : at + 2]]
+                places.append(floats(xy, "keypoints"))
+                visibility.append(integers(said[2::3], "visibility"))
+        values |= {"keypoints": b"".join(places), "visibility": b"".join(visibility)}
     return values

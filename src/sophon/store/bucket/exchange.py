@@ -20,6 +20,7 @@ from sophon.store.address import Address, is_address, parse_address
 from sophon.store.bucket.client import Object, client_of
 from sophon.store.bucket.failures import ObjectError
 from sophon.store.manifest import Manifest
+from sophon.store.parquet_rows import open_parquet
 
 SUFFIX: Final = ".sophon-manifest"
 _NAMES: Final = {"id": "key", "bytes": "size", "location/etag": "etag", "location/version": "version"}
@@ -74,7 +75,8 @@ def read_manifest(place: str | Address, found: Object | None = None) -> Manifest
             client = client_of(address)
             found = found or client.head(address.key)
             data = bytes(client.get(found.key, 0, found.size, found.etag, of=found.size))
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        with open_parquet(pa.BufferReader(data)) as rows:
+            table = rows.table()
         said = table.schema.metadata
         table = table.rename_columns([_BACK.get(name, name) for name in table.column_names])
         for name in ("location/etag", "location/version"):

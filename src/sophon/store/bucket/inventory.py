@@ -17,17 +17,18 @@ from typing import Any, Final
 from urllib.parse import unquote_plus
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sophon.artifact import ARROW_ERRORS
 from sophon.errors import ConfigError, StoreError
 from sophon.store.address import Address, is_address, parse_address
 from sophon.store.bucket.client import Object, client_of, quoted
 from sophon.store.bucket.failures import ObjectError
-from sophon.store.store import Progress
+from sophon.store.parquet_rows import open_parquet
+from sophon.store.store import Progress, describe, most_held
 
 # Names of CSV and Parquet columns, without case and underscores.
 _NEEDED: Final = ("key", "size", "etag")
+_ROWS: Final = 10_000  # that are Python objects at a time
 
 
 def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress | None = None) -> list[Object]:
@@ -61,7 +62,7 @@ def read_inventory(place: str, prefix: str, bucket: str, on_progress: Progress |
             rows = _csv(read(name), columns) if kind == "csv" else _parquet(read(name))
             found += [one for one in map(_object, rows) if one is not None and one.key.startswith(prefix)]
         except (*ARROW_ERRORS, EOFError) as error:
-            raise StoreError(f"{name} of the inventory {place} cannot be read: {type(error).__name__}") from error
+            raise StoreError(f"{name} of the inventory {place} cannot be read: {describe(error)}") from error
         if on_progress is not None:
             on_progress(len(found), None)
     return found
@@ -94,7 +95,7 @@ def _reader(place: str) -> Callable[[str | None], bytes]:
 
 
 def _csv(data: bytes, columns: list[str]) -> Iterator[dict[str, Any]]:
-    text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+    text = _unpacked(data) if data.startswith(b"\x1f\x8b") else data
     names = [_plain(name) for name in columns]
     for row in csv.reader(io.StringIO(text.decode())):
         if len(row) != len(names):
@@ -104,9 +105,21 @@ def _csv(data: bytes, columns: list[str]) -> Iterator[dict[str, Any]]:
         yield found
 
 
+def _unpacked(data: bytes) -> bytes:
+    most = most_held(len(data))
+    with gzip.open(io.BytesIO(data)) as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise ValueError(f"it unpacks to more than {most:,} bytes")
+    return text
+
+
 def _parquet(data: bytes) -> Iterator[dict[str, Any]]:
-    table = pq.read_table(pa.BufferReader(data), use_threads=False)
-    yield from table.rename_columns([_plain(name) for name in table.column_names]).to_pylist()
+    with open_parquet(pa.BufferReader(data)) as rows:
+        table = rows.table()
+    named = table.rename_columns([_plain(name) for name in table.column_names])
+    for batch in named.to_batches(_ROWS):
+        yield from batch.to_pylist()
 
 
 def _object(row: dict[str, Any]) -> Object | None:

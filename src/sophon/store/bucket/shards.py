@@ -6,7 +6,7 @@ Concurrency: only obstore's connections are kept open.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +23,8 @@ from sophon.store.bucket.objects import as_bytes, named, sources_of
 from sophon.store.fields import named_columns
 from sophon.store.manifest import Manifest, decode_name
 from sophon.store.parquet import CACHE_BYTES, ParquetStore, Shard, scan_shards
-from sophon.store.parquet_schema import Roles, roles_of
+from sophon.store.parquet_rows import ParquetRows, open_parquet
+from sophon.store.parquet_schema import Roles
 from sophon.store.store import Progress
 from sophon.store.tar import TarStore, scan_tars
 
@@ -125,13 +126,11 @@ class BucketParquetStore(ParquetStore):
         return BucketShards(path, sources)
 
     @contextmanager
-    def _open(self, shard: int) -> Iterator[tuple[pq.ParquetFile, Roles]]:
+    def _open(self, shard: int) -> Iterator[tuple[ParquetRows, Roles]]:
         source = self._files.opened(shard)  # type: ignore[attr-defined]
-        with pq.ParquetFile(source, pre_buffer=False, metadata=self._footers.get(shard)) as file:
-            self._footers[shard] = file.metadata
-            if self._roles is None:
-                self._roles = roles_of(file.schema_arrow, f"shard {self._files.path(shard)}", self._all_names)
-            yield file, self._roles
+        with open_parquet(source, self._footers.get(shard)) as rows:
+            self._footers[shard] = rows.file.metadata
+            yield rows, self._roles_in(rows, f"shard {self._files.path(shard)}")
 
     @classmethod
     def unchanged(cls, path: Any, manifest: Manifest) -> bool:  # noqa: ARG003
@@ -147,14 +146,28 @@ class ObjectFile(io.RawIOBase):
         self._client = client
         self._object = found
         self._at = 0
+        self._held: list[tuple[int, memoryview]] = []
+
+    def hold(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Fetch parts of the object, each with one request, and keep them until this is called again."""
+        self._held = []
+        self._held = [(start, self._get(start, size)) for start, size in parts]
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""
-        left = self._object.size - self._at
-        size = left if size is None or size < 0 else max(min(size, left), 0)
-        found = bytes(self._client.get(self._object.key, self._at, size, self._object.etag))
+        size = self._object.size if size is None or size < 0 else size
+        for start, data in self._held:
+            if start <= self._at and self._at + size <= start + len(data):
+                found = bytes(data[self._at - start : self._at - start + size])
+                break
+        else:
+            found = bytes(self._get(self._at, size))
         self._at += len(found)
         return found
+
+    def _get(self, start: int, size: int) -> memoryview:
+        size = max(min(size, self._object.size - start), 0)
+        return memoryview(self._client.get(self._object.key, start, size, self._object.etag))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a position."""

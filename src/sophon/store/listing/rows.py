@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from sophon.artifact import ARROW_ERRORS
 from sophon.errors import ConfigError, StoreError
 from sophon.store.address import Place
-from sophon.store.store import describe
+from sophon.store.parquet_pages import BeyondBoundsError
+from sophon.store.parquet_rows import open_parquet
+from sophon.store.store import describe, most_held
 
 SUFFIXES: Final = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 PATH_NAMES: Final = (
@@ -29,6 +30,7 @@ LABEL_NAMES: Final = (
     *("breed", "species", "diagnosis", "fine_label", "coarse_label"),
 )
 _DELIMITERS: Final = (",", ";", "\t")
+_CELL_BYTES: Final = 8  # of a table's cell without a value
 _BLOCK_BYTES: Final = 1 << 26  # a row, including its newlines, has to fit into one block
 
 
@@ -79,7 +81,8 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
     try:
         stat = file.stat()
         if suffix == ".parquet":
-            table, first, counts_lines = pq.read_table(file, use_threads=False), 0, False
+            with open_parquet(file) as rows:
+                table, first, counts_lines = rows.table(), 0, False
         elif suffix in (".jsonl", ".ndjson"):
             table, first, counts_lines = _json_lines(file), 1, True
         else:
@@ -89,6 +92,8 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
             first = 2 if counts_lines else 1
     except OSError as error:
         raise StoreError(f"cannot read {file}: {describe(error)}. Check its permissions.") from error
+    except BeyondBoundsError as error:
+        raise StoreError(f"{file} cannot be read: {error}") from error
     except ARROW_ERRORS as error:
         raise StoreError(
             f"{file} is not a readable listing: {describe(error)}. Correct that line, or save it again."
@@ -177,7 +182,9 @@ def _csv(file: Path, suffix: str) -> tuple[pa.Table, int]:
 
 def _json_lines(file: Path) -> pa.Table:
     columns: dict[str, list[Any]] = {}
-    lines = _utf8(file).decode().split("\n")  # not splitlines, which also splits at characters inside strings
+    data = _utf8(file)
+    most_cells = most_held(len(data)) // _CELL_BYTES
+    lines = data.decode().split("\n")  # not splitlines, which also splits at characters inside strings
     while lines and not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, start=1):
@@ -190,10 +197,15 @@ def _json_lines(file: Path) -> pa.Table:
         if not isinstance(row, dict):
             raise StoreError(f"line {number} of {file}: expected an object {{…}}, got {line[:40]!r}; correct it")
         for name, value in row.items():
-            columns.setdefault(name, [None] * (number - 1)).append(value)
-        for values in columns.values():
-            if len(values) < number:
-                values.append(None)
+            columns.setdefault(name, []).extend([None] * (number - 1 - len(columns[name])))
+            columns[name].append(value)
+        if len(columns) * number > most_cells:
+            raise StoreError(
+                f"line {number} of {file}: {len(columns):,} names in so many lines make too large a table; "
+                "give all lines the same names"
+            )
+    for column in columns.values():
+        column.extend([None] * (len(lines) - len(column)))
     return pa.table({name: _column(file, name, values) for name, values in columns.items()})
 
 
