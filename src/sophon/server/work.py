@@ -321,9 +321,8 @@ class Work:
             came = _Came(error)
         else:
             came = _Came(read, raw_jobs=1)
-        if (
-            cpu_s := time.thread_time() - start_s
-        ) > HEAVY_CPU_S:  # a row group of a Parquet file, not a file of its own
+        cpu_s = time.thread_time() - start_s
+        if cpu_s > HEAVY_CPU_S:  # a row group of a Parquet file, not a file of its own
             self._executor.charge(self._seat.tenant, cpu_s)
         return lambda: self._ended.put(came)
 
