@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sophon.errors import StoreError
-from sophon.store import ParquetStore, open_store
+from sophon.store import ParquetStore, open_store, parquet_rows
 from tests.store.datasets import NAMES, make, open_files, picture, settle, structs, write_parquet
 
 
@@ -227,3 +227,21 @@ def test_damaged_bytes_give_typed_errors_only(data):
                 store.read(index)
         except (StoreError, UserWarning):
             pass
+
+
+@pytest.mark.parametrize("cache_bytes", [512_000_000, 0])
+def test_rows_that_are_not_selected_may_have_any_size(tmp_path, cache_bytes):
+    pictures = [picture(row) for row in range(60)]
+    path = write_parquet(tmp_path / "x.parquet", {"image": pictures, "label": [row % 5 for row in range(60)]}, rows=20)
+    with open_store(f"{path}?where=label = 3") as store:
+        store.cache_bytes = cache_bytes
+        assert _all(store) == pictures[3::5]
+
+
+def test_selected_rows_come_back_from_batches_of_any_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_rows, "_BATCH_BYTES", 1000)
+    pictures = [bytes([row]) * (100 + row) for row in range(60)]
+    path = write_parquet(tmp_path / "x.parquet", {"image": pictures}, rows=30)
+    chosen = [59, 1, 0, 31, 29]
+    with ParquetStore(path, "x", ParquetStore.scan(path).select(np.array(chosen))) as store:
+        assert _all(store) == [pictures[row] for row in chosen]

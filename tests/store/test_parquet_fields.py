@@ -55,6 +55,15 @@ def test_the_first_field_says_which_column_is_the_picture(tmp_path):
         assert list(map(bytes, unpack(store.read(3), 2))) == [picture(23), picture(3)]
 
 
+@pytest.mark.filterwarnings("ignore:.*have no picture and are left out")
+def test_masks_of_rows_without_a_picture_may_have_any_size(tmp_path):
+    pictures = [{"bytes": picture(n) if n in (1, 6) else None, "path": None} for n in range(COUNT)]
+    masks = [picture(20 + n) * 100 for n in range(COUNT)]
+    with open_store(f"{write(tmp_path, image=pictures, mask=masks)}?fields=image,mask") as store:
+        found = [list(map(bytes, unpack(store.read(index), 2))) for index in range(len(store))]
+    assert found == [[picture(n), masks[n]] for n in (1, 6)]
+
+
 def test_a_row_without_a_mask_is_an_error_that_names_sample_and_field(tmp_path):
     masks = [None if n == 5 else picture(20 + n) for n in range(COUNT)]
     with open_store(f"{write(tmp_path, mask=masks)}?fields=image,mask") as store:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -124,13 +125,24 @@ class ParquetStore(ShardStore):
         return value if isinstance(value, bytes) else None
 
     def _decode(self, shard: int, group: int, column: int) -> pa.ChunkedArray:
-        found, used = [], 0
+        """Return a column of a row group; rows that the manifest leaves out, of any size, may be null."""
+        most = self._group_bytes[shard, group]
+        found: list[pa.Array] = []
+        used = count = 0
+        listed = None  # its rows in the manifest, if the bytes of others do not fit
         with self._open(shard) as (rows, roles):
             name, path = roles.columns[column]
             for batch in rows.batches(group, [path]):
-                found.append(_binary(batch.column(name)))
-                used += pc.sum(pc.binary_length(found[-1])).as_py() or 0
-                if used > self._group_bytes[shard, group]:
+                values = _binary(batch.column(name))
+                found.append(values if listed is None else _only(values, listed, count))
+                count += len(values)
+                used += _total(found[-1])
+                if used > most and listed is None:
+                    listed = self._rows[(self._shards == shard) & (self._groups == group)]
+                    starts = accumulate(map(len, found), initial=0)
+                    found = [_only(one, listed, start) for one, start in zip(found, starts, strict=False)]
+                    used = sum(map(_total, found))
+                if used > most:
                     raise ValueError("it has more bytes than when it was listed")
         return pa.chunked_array(found)
 
@@ -288,6 +300,16 @@ def _scan_rows(rows: ParquetRows, roles: Roles, name: str, on_count: Callable[[i
 
 def _binary(pictures: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return pc.struct_field(pictures, "bytes") if pa.types.is_struct(pictures.type) else pictures
+
+
+def _total(values: pa.Array) -> int:
+    return pc.sum(pc.binary_length(values)).as_py() or 0
+
+
+def _only(values: pa.Array, rows: Int64Array, first: int) -> pa.Array:
+    """Return values, the first of which is in this row, with null in all rows but some."""
+    kept = np.isin(np.arange(first, first + len(values)), rows)
+    return pc.if_else(pa.array(kept), values, pa.scalar(None, values.type))
 
 
 def _ids(names: list[pa.Array], shard: str, start: int, end: int) -> pa.LargeStringArray:
