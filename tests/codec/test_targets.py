@@ -35,6 +35,13 @@ def png(array):
     return file.getvalue()
 
 
+def unknown_dds():
+    """Return a file for which Pillow raises NotImplementedError when it is opened."""
+    file = io.BytesIO()
+    Image.new("RGBA", (8, 8)).save(file, "DDS", pixel_format="DXT5")
+    return file.getvalue().replace(b"DXT5", b"XXXX")
+
+
 def nearest(mask, size):
     """Return what torch's nearest neighbours give: see `torch.nn.functional.interpolate`."""
     rows, columns = (
@@ -126,6 +133,7 @@ def test_masks_keep_their_numbers(dtype):
         (b"no picture", "the mask cannot be decoded"),
         (png(np.zeros((60, 70), np.uint8))[:60], "the mask cannot be decoded"),
         (b"", "the mask cannot be decoded"),
+        (unknown_dds(), "the mask cannot be decoded"),
     ],
 )
 def test_what_is_no_mask_of_the_picture_is_refused_on_either_side(mask, words):

@@ -27,7 +27,7 @@ _KEPT = ("icc_profile", "transparency")
 _WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 _JPEG_START = b"\xff\xd8\xff"
 # What Pillow's plugins raise on malformed files; collected from damaged files of every format.
-_DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, struct.error)
+_DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, RuntimeError, struct.error)
 # Limits on the cost of decoding relative to the file's size, so that a crafted file cannot keep a decoder busy. Each
 # bound is far beyond what any encoder writes: a dozen scans, a few hundred segments, 700 pixels to a byte of a blank
 # page.
