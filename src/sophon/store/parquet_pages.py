@@ -24,7 +24,8 @@ _PLAIN, _BY_DICTIONARY = (0, 6), (2, 8)  # plain and delta-length; the values of
 _MOST_PAGES: Final = 1 << 16  # of a chunk: 8 KB each in half a gigabyte
 _MOST_WORDS: Final = 1 << 18  # in a dictionary whose values are looked at, which takes 40 ms
 _MOST_WORDS_BYTES: Final = 1 << 22
-_CODECS: Final = ("SNAPPY", "GZIP", "ZSTD", "BROTLI")  # that mean the same to `pa.decompress` as in a file
+# Names of `pa.decompress`. "LZ4" in a footer may also be Hadoop's format, which adds lengths: see `Chunk.longest`.
+_CODECS: Final = {"SNAPPY": "snappy", "GZIP": "gzip", "ZSTD": "zstd", "BROTLI": "brotli", "LZ4": "lz4_raw"}
 _STRUCT, _NUMBERS, _DEPTH = 12, (4, 5, 6), 4
 
 Read = Callable[[int, int], bytes]
@@ -41,6 +42,7 @@ class Chunk:
 
     Args:
         values: Number of values.
+        repeats: Number of values that refer to the dictionary.
         largest: Size of the largest page: no value can be larger.
         plain: Total size of the pages with values that are stored once for each row.
         dictionary: Size of the dictionary, any value of which may be repeated in all rows.
@@ -49,6 +51,7 @@ class Chunk:
     """
 
     values: int = 0
+    repeats: int = 0
     largest: int = 0
     plain: int = 0
     dictionary: int = 0
@@ -61,8 +64,10 @@ class Chunk:
         if count > _MOST_WORDS or self.dictionary > _MOST_WORDS_BYTES or codec not in ("UNCOMPRESSED", *_CODECS):
             return self.dictionary
         data = read(at, size)
+        if codec == "LZ4" and data[:1] < b"\x10":  # LZ4 itself begins with a literal; Hadoop's lengths begin with 0
+            return self.dictionary
         if codec != "UNCOMPRESSED":
-            data = pa.decompress(data, self.dictionary, codec.lower(), asbytes=True)
+            data = pa.decompress(data, self.dictionary, _CODECS[codec], asbytes=True)
         longest = at = 0
         for _ in range(count):
             length = int.from_bytes(data[at : at + 4], "little")
@@ -100,8 +105,12 @@ def chunk_of(column: Any, read: Read) -> Chunk:
         elif said:
             # The second version has counts of nulls and rows before the encoding.
             encoding = told.get(4 if kind == _DATA_V2 else 2, 0)
-            found.values += _whole(told.get(1, 0))
-            found.plain += 0 if encoding in _BY_DICTIONARY else expanded
+            values = _whole(told.get(1, 0))
+            found.values += values
+            if encoding in _BY_DICTIONARY:
+                found.repeats += values
+            else:
+                found.plain += expanded
             found.shares |= encoding not in (*_PLAIN, *_BY_DICTIONARY)
         at += size + packed
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,32 +119,44 @@ class ParquetRows:
         for number, column in chunks:
             chunk = chunk_of(column, self._bytes)
             width = self._lengths[number] + _WIDEST
-            repeats = chunk.values if self._is_repeated[number] else most_rows
-            if column.physical_type == "BYTE_ARRAY":
-                width += self._longest(chunk, column.compression, repeats)
+            has_texts = column.physical_type == "BYTE_ARRAY"
             if self._is_repeated[number]:  # all values may be in one row
-                self._check(chunk.values * width + chunk.plain)
+                texts = self._texts(chunk, column.compression) if has_texts else 0
+                self._check(chunk.values * width + chunk.plain + texts)
             else:
-                each += width
+                each += width + (self._longest(chunk, column.compression, most_rows) if has_texts else 0)
         return max(1, min(_BATCH_BYTES // each, most_rows))
 
     def _leaves(self, columns: Sequence[str] | None) -> list[int]:
-        return [
-            number
-            for number, path in enumerate(self._paths)
-            if columns is None or any(path == name or path.startswith(f"{name}.") for name in columns)
-        ]
+        if columns is None:
+            return list(range(len(self._paths)))
+        wanted = set(columns)  # there may be thousands, in each of thousands of row groups
+        return [number for number, path in enumerate(self._paths) if not wanted.isdisjoint(_with_parents(path))]
 
     def _longest(self, chunk: Chunk, codec: str, count: int) -> int:
         """Return how many bytes each of so many values may have, besides pages that become rows only once."""
         if chunk.shares or chunk.plain > _BATCH_BYTES:
             return chunk.largest
+        return self._longest_word(chunk, codec, count)
+
+    def _texts(self, chunk: Chunk, codec: str) -> int:
+        """Return how many bytes all values of a chunk may have, besides those that are stored once for each."""
+        if chunk.shares:
+            return chunk.values * chunk.largest
+        return chunk.repeats * self._longest_word(chunk, codec, chunk.repeats)
+
+    def _longest_word(self, chunk: Chunk, codec: str, count: int) -> int:
         if chunk.dictionary * count <= _BATCH_BYTES:
             return chunk.dictionary
         return chunk.longest(self._bytes, codec)
 
     def _bytes(self, offset: int, size: int) -> bytes:
         return bytes(self._source.read_at(size, offset))
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    """Yield a path and those of the columns that it is part of: a, a.b and a.b.c for a.b.c."""
+    return accumulate(path.split("."), "{}.{}".format)
 
 
 @contextmanager
