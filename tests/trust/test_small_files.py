@@ -138,6 +138,24 @@ def test_lists_of_a_few_texts_are_read_whatever_compresses_them(tmp_path, codec,
         assert rows.table().equals(table)
 
 
+@pytest.mark.parametrize("form", ["lists", "structs", "maps"])
+def test_one_long_text_among_many_short_ones_in_lists_does_no_harm(tmp_path, form, monkeypatch):
+    monkeypatch.setattr(parquet_rows, "most_held", lambda size: (2 << 20) + 64 * size)
+    monkeypatch.setattr(parquet_rows, "_BATCH_BYTES", 1 << 20)
+    texts = ["x" * 5000 if row == 77 else f"text {row % 300}" for row in range(12_000)]
+    rows = {
+        "lists": lambda text: [[text], [], [text]],
+        "structs": lambda text: [{"a": {"b": [text, None]}, "c": 1}, None],
+        "maps": lambda text: [("key", text), (text, None)],
+    }[form]
+    kind = pa.map_(pa.string(), pa.string()) if form == "maps" else None
+    column = pa.array([None if row % 50 == 3 else rows(text) for row, text in enumerate(texts)], kind)
+    table = pa.table({"column": column})
+    pq.write_table(table, tmp_path / "x.parquet", compression="zstd", data_page_version="2.0")
+    with open_parquet(tmp_path / "x.parquet") as opened:
+        assert opened.table().equals(table)
+
+
 def test_long_lists_of_texts_that_the_file_holds_once_for_each_row_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_rows, "_BATCH_BYTES", 1 << 20)
     texts = [[f"{row} asks " * 100, f"{row} answers " * 200] for row in range(2_000)]

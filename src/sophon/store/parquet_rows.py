@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sophon.store.parquet_pages import BeyondBoundsError, Chunk, chunk_of, place_of
@@ -24,6 +25,7 @@ from sophon.units import format_bytes
 
 _BATCH_BYTES: Final = 1 << 27  # of a batch, unless a single row has more
 _MOST_ROWS: Final = 1 << 20
+_COUNTED_ROWS: Final = 1 << 14
 _WIDEST: Final = 16  # bytes of a number, and of the offsets of a text
 
 Hold = Callable[[Sequence[tuple[int, int]]], None]
@@ -121,8 +123,10 @@ class ParquetRows:
             width = self._lengths[number] + _WIDEST
             has_texts = column.physical_type == "BYTE_ARRAY"
             if self._is_repeated[number]:  # all values may be in one row
-                texts = self._texts(chunk, column.compression) if has_texts else 0
-                self._check(chunk.values * width + chunk.plain + texts)
+                held = chunk.values * width + chunk.plain
+                self._check(held)
+                if has_texts and held + self._texts(chunk, column.compression) > most_held(self._size):
+                    self._check(held + self._counted(group, number, chunk))
             else:
                 each += width + (self._longest(chunk, column.compression, most_rows) if has_texts else 0)
         return max(1, min(_BATCH_BYTES // each, most_rows))
@@ -145,6 +149,23 @@ class ParquetRows:
             return chunk.values * chunk.largest
         return chunk.repeats * self._longest_word(chunk, codec, chunk.repeats)
 
+    def _counted(self, group: int, number: int, chunk: Chunk) -> int:
+        """Return how many bytes all values of a chunk have, by looking at each reference to its dictionary.
+
+        One long value among millions of short ones would else make the estimate too large.
+        """
+        if chunk.shares:
+            return chunk.values * chunk.largest
+        total, path = 0, self._paths[number]
+        with pq.ParquetFile(
+            self._source, metadata=self.file.metadata, read_dictionary=[path], pre_buffer=False
+        ) as references:
+            for batch in references.iter_batches(_COUNTED_ROWS, [group], [path], use_threads=False):
+                values = _leaf(batch.column(0))
+                lengths = pc.binary_length(values.dictionary)
+                total += pc.sum(lengths.take(values.indices)).as_py() or 0
+        return total
+
     def _longest_word(self, chunk: Chunk, codec: str, count: int) -> int:
         if chunk.dictionary * count <= _BATCH_BYTES:
             return chunk.dictionary
@@ -152,6 +173,13 @@ class ParquetRows:
 
     def _bytes(self, offset: int, size: int) -> bytes:
         return bytes(self._source.read_at(size, offset))
+
+
+def _leaf(values: pa.Array) -> pa.DictionaryArray:
+    """Return the values in lists and structs, of which only one column has been read."""
+    while not pa.types.is_dictionary(values.type):
+        values = values.field(0) if pa.types.is_struct(values.type) else values.flatten()
+    return values
 
 
 def _with_parents(path: str) -> Iterator[str]:
