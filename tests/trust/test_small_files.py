@@ -13,7 +13,7 @@ from PIL import Image
 
 from sophon.bundle import unpack
 from sophon.errors import ArtifactError, StoreError
-from sophon.store import ParquetStore, open_store, parquet_rows
+from sophon.store import ParquetStore, open_store, parquet_pages, parquet_rows
 from sophon.store.annotations import coco
 from sophon.store.bucket.exchange import read_manifest
 from sophon.store.bucket.inventory import read_inventory
@@ -96,6 +96,27 @@ def test_a_page_that_expands_beyond_what_files_do_is_refused(tmp_path, watched):
     with pytest.raises(StoreError, match=r"become .* more than 2,000 times as much"):
         open_store(path)
     assert peak() < 1 << 20
+
+
+@pytest.mark.parametrize("is_photos", [True, False])
+def test_a_page_larger_than_a_sample_is_read_if_it_holds_photos(tmp_path, monkeypatch, is_photos):
+    monkeypatch.setattr(parquet_pages, "MOST_PAGE_BYTES", 1 << 20)
+    photos = [np.random.default_rng(seed).bytes(1 << 15) if is_photos else bytes(1 << 15) for seed in range(64)]
+    table = pa.table({"image": photos})  # all of it becomes one page of 2 MiB
+    pq.write_table(table, tmp_path / "x.parquet", compression="zstd", use_dictionary=False, data_page_size=1 << 30)
+    if is_photos:
+        store = open_store(tmp_path / "x.parquet")
+        assert [store.read(sample) for sample in range(64)] == photos
+    else:
+        with pytest.raises(StoreError, match=r"has 2\.097 MB, more than 1\.049 MB; write the file again"):
+            open_store(tmp_path / "x.parquet")
+
+
+def test_a_chunk_of_very_many_pages_is_refused_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_pages, "_MOST_PAGES", 10)
+    pq.write_table(pa.table({"image": [b"x"] * 100}), tmp_path / "x.parquet", data_page_size=1, write_batch_size=1)
+    with pytest.raises(StoreError, match="more than 10 pages in a row group; write the file again with larger pages"):
+        open_store(tmp_path / "x.parquet")
 
 
 def test_more_rows_than_bytes_are_refused(tmp_path):

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from sophon.units import format_bytes
 
-MOST_PAGE_BYTES: Final = 1 << 30  # as large as a sample may be
+MOST_PAGE_BYTES: Final = 1 << 30  # as large as a sample may be; more only if it shrinks as little as photos do
 _LARGE: Final = 1 << 26
 _MOST_EXPANSION: Final = 2000  # of a large page; photos hardly shrink, and blank bitmaps to a thousandth
+_PHOTOS_EXPANSION: Final = 16  # of a page beyond `MOST_PAGE_BYTES`: pyarrow puts 1,024 photos into one
 # How much to read for a header: nearly all are shorter than the first of these, and Arrow reads up to the last.
 _HEADER_BYTES: Final = (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24)
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
@@ -90,7 +91,10 @@ def chunk_of(column: Any, read: Read) -> Chunk:
     while at < end and found.values < column.num_values:
         pages += 1
         if pages > _MOST_PAGES:
-            raise ValueError(f"column {column.path_in_schema!r:.80} has more than {_MOST_PAGES:,} pages in a row group")
+            raise BeyondBoundsError(
+                f"column {column.path_in_schema!r:.80} has more than {_MOST_PAGES:,} pages in a row group; write the "
+                "file again with larger pages, or fewer rows in a row group"
+            )
         page, size = _header(read, at, end)
         kind, expanded, packed = (_whole(page.get(field, 0)) for field in (1, 2, 3))
         _check(column.path_in_schema, expanded, packed)
@@ -125,7 +129,7 @@ def place_of(column: Any) -> tuple[int, int]:
 
 
 def _check(column: str, expanded: int, packed: int) -> None:
-    if expanded > MOST_PAGE_BYTES:
+    if expanded > MOST_PAGE_BYTES and expanded > _PHOTOS_EXPANSION * packed:
         raise BeyondBoundsError(
             f"a page of column {column!r:.80} has {format_bytes(expanded)}, more than {format_bytes(MOST_PAGE_BYTES)}; "
             "write the file again with fewer rows in a page"
