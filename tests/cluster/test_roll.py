@@ -56,6 +56,16 @@ def test_a_part_that_was_known_and_has_no_holder_is_named_as_missing_and_never_l
     assert told(again, 4.0) == {"f1": ("grpc://a:7077",)}
 
 
+def test_an_announcement_that_comes_after_its_node_has_left_does_not_bring_it_back():
+    roll = Roll(0.0, settle_s=0.0)
+    roll.announce(record("a", "f1"), 0.0, TRAIN)
+    roll.leave("a", TRAIN)
+    assert roll.announce(record("a", "f1"), 0.1, TRAIN) is False  # the network, or a busy registry, was slow
+    assert told(roll, 1.0) == {"f1": ()}
+    roll.announce(record("a", "f1"), 0.2, Rights(frozenset({"train"}), tenant=7))  # another token's node
+    assert told(roll, 1.0) == {"f1": ("grpc://a:7077",)}
+
+
 def test_parts_with_numbers_that_nobody_announced_are_missing():
     roll = Roll(0.0)
     roll.announce(record("a", "f1", "1/3", "w"), 0.0)
@@ -151,7 +161,7 @@ def test_a_token_cannot_take_the_address_or_the_name_of_anothers_node(is_first):
     roll.announce(at(url, "a", "e", "mine"), 2.0, MINE)
     roll.leave("a", MINE)
     assert told(roll, 2.0) == {"f": (url,)}
-    roll.announce(at(url, "a", "e", "mine"), 2.0, MINE)
+    roll.announce(at(url, "anew", "e", "mine"), 2.0, MINE)
     roll.leave("a", TRAIN)  # it is started again while the other goes on
     roll.announce(at(url, "again", "f", "train"), 3.0, TRAIN)
     assert told(roll, 3.0) == {"f": (url,)}

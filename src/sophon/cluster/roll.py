@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from cachetools import LRUCache
+
 from sophon.cluster.members import Member, Members
 from sophon.errors import ConfigError, RetryableError
 from sophon.link.membership import (
@@ -34,6 +36,7 @@ from sophon.server.access import EVERYTHING, Rights
 SETTLE_S = 3 * BEAT_S  # two announcements by every node, plus a margin for the network
 MOST_PARTS = 4096  # of one data set: as many as there are nodes
 _MOST_KNOWN = 1 << 16  # parts of all data sets together, in the file of a registry too, besides what shares guarantee
+_MOST_LEFT = 4096  # remembered: the nodes that have left last
 _MOST_UNSEEN = 64  # names of parts that were never announced; messages show fewer
 
 
@@ -74,6 +77,7 @@ class Roll:
         self._named = frozenset(named)
         self._share = min(MOST_PARTS, _MOST_KNOWN // max(len(self._named), 1))
         self._members = Members()
+        self._left: LRUCache[tuple[int, str], None] = LRUCache(_MOST_LEFT)
         self._known: dict[str, dict[str, Held]] = {
             name: {held.fingerprint: held for held in parts} for name, parts in (known or {}).items()
         }
@@ -91,6 +95,8 @@ class Roll:
         Raises:
             ConfigError: The announcement contradicts that of another node, or there are too many nodes.
         """
+        if (by.tenant, record.node) in self._left:
+            return False  # the announcement was under way for a long time: names are of processes, which do not return
         for name, held in record.datasets.items():
             self._check(record, name, held, now_s)
         before = self._members.add(Member(record, now_s, by))
@@ -131,6 +137,7 @@ class Roll:
 
     def leave(self, node: str, by: Rights = EVERYTHING) -> None:
         """Record that a token's node has stopped; its parts stay known."""
+        self._left[by.tenant, node] = None
         member = self._members.get(by, node)
         if member is not None:
             self._members.drop(member)
