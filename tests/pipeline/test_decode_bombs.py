@@ -2,6 +2,7 @@
 
 import io
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sophon.codec import Cut, finish_payload, make_payload
 from sophon.errors import Error, OpError
 from sophon.pipeline import Key, Pipeline, ops
 from sophon.pipeline.ops.decode import check_jpeg
-from tests.support.liar import jpeg, many_scans, of_claimed_size
+from tests.support.liar import jpeg, many_scans, of_claimed_size, png_of_chunks
 from tests.support.pictures import FORMS, encode, scene
 
 BOMBS = {
@@ -123,3 +124,24 @@ def test_a_format_that_was_registered_in_this_process_is_opened(monkeypatch):
     monkeypatch.setattr(Image, "OPEN", {**Image.OPEN})
     Image.register_open("OWN", Own, lambda prefix: prefix.startswith(b"own"))
     assert ops.Decode("L").apply(b"own\x07").getpixel((0, 0)) == 7
+
+
+def test_a_png_file_of_very_many_chunks_is_refused_at_once():
+    began_s = time.process_time()
+    with pytest.raises(OpError, match="more than 4,096 chunks besides its pixels"):
+        ops.Decode().apply(png_of_chunks(1_000_000))
+    assert time.process_time() - began_s < 1.0  # Pillow takes longer, and keeps all of them
+
+
+def test_a_png_file_of_many_chunks_of_pixels_is_opened():
+    data = png_of_chunks(0)
+    at = data.index(b"IDAT") - 4
+    size = int.from_bytes(data[at : at + 4], "big")
+    pixels, rest = data[at + 8 : at + 8 + size], data[at + 12 + size :]
+    chunks = (pixels[i : i + 1] for i in range(size))
+    split = b"".join(
+        len(c).to_bytes(4, "big") + b"IDAT" + c + zlib.crc32(b"IDAT" + c).to_bytes(4, "big") for c in chunks
+    )
+    empty = b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
+    many = data[:at] + split + empty * 5_000 + rest
+    assert ops.Decode().apply(many).tobytes() == ops.Decode().apply(data).tobytes()

@@ -26,6 +26,8 @@ _OTHER_ORDER = ("I;16B", "I;16L", "I;16N")  # 16-bit modes with other byte order
 _KEPT = ("icc_profile", "transparency")
 _WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 _JPEG_START = b"\xff\xd8\xff"
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_PNG_PIXELS = (b"IDAT", b"fdAT", b"fcTL")  # chunks of which a good file may have any number
 # What Pillow's plugins raise on malformed files; collected from damaged files of every format.
 _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, RuntimeError, struct.error)
 # Limits on the cost of decoding relative to the file's size, so that a crafted file cannot keep a decoder busy. Each
@@ -167,6 +169,7 @@ def open_picture(
             suggests.
     """
     check_jpeg(value, max_pixels)
+    _check_png(value)
     try:
         picture = _open(value, formats)
     except UnidentifiedImageError as error:
@@ -235,6 +238,21 @@ def check_jpeg(value: bytes | bytearray | memoryview, max_pixels: int | None = N
             return
         at = after + 1 + int.from_bytes(value[after + 1 : after + 3], "big")
     raise OpError(f"the JPEG file has more than {_MOST_SEGMENTS:,} segments in its header.", remedy=_REMEDY)
+
+
+def _check_png(value: bytes | bytearray | memoryview) -> None:
+    """Raise `OpError` if a PNG file has very many chunks: Pillow keeps each, however short, in a hundred bytes."""
+    if bytes(value[:8]) != _PNG_START:
+        return
+    at, others = len(_PNG_START), 0
+    while at + 12 <= len(value):
+        kind = bytes(value[at + 4 : at + 8])
+        if kind == b"IEND":
+            return
+        others += kind not in _PNG_PIXELS
+        if others > _MOST_SEGMENTS:
+            raise OpError(f"the PNG file has more than {_MOST_SEGMENTS:,} chunks besides its pixels.", remedy=_REMEDY)
+        at += 12 + int.from_bytes(value[at : at + 4], "big")
 
 
 def _check_work(value: bytes | bytearray | memoryview, pixels: int, has_scans: bool) -> None:
