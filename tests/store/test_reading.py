@@ -264,6 +264,27 @@ def test_a_burst_of_quick_reads_starts_no_more_threads_than_may_read_at_once():
     wait_until(_no_threads)
 
 
+def test_a_thread_that_passes_a_result_on_is_not_replaced():
+    reading, passing, go_on = Reading(most=1, lingers=True), threading.Event(), threading.Event()
+
+    def pass_on():
+        passing.set()
+        assert go_on.wait(HANG_S)
+
+    queue = reading.queue()
+    queue.add(lambda: pass_on, 1, 10)
+    assert passing.wait(HANG_S)
+    done = threading.Event()
+    queue.add(lambda: done.set, 1, 10)
+    threads = len(_threads())
+    go_on.set()
+    assert threads == 1
+    assert done.wait(HANG_S)
+    queue.close()
+    reading.close()
+    wait_until(_no_threads)
+
+
 def test_threads_that_stay_are_not_woken_when_a_request_ends():
     reading = Reading(lingers=True)
     _burst(reading, 30)

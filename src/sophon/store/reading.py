@@ -111,7 +111,7 @@ class Reading:
         self._under_way_bytes = 0
         self._hung = 0
         self._idle: list[threading.Condition] = []  # one condition per idle thread
-        self._coming = 0  # threads that were woken or started and have not looked for a job yet
+        self._coming = 0  # threads that were woken or started, or have ended a job, and have not looked for a job yet
         self._open = 0
         self._number = 0
         self._is_closed = False
@@ -254,11 +254,10 @@ class Reading:
     # --- in the threads of the stage ----------------------------------------------------------------------------------
 
     def _work(self, number: int) -> None:
-        is_new, is_nice = True, False
+        is_nice = False
         while True:
             with self._lock:
-                self._coming -= is_new
-                is_new = False
+                self._coming -= 1
                 taken = self._await()
                 if taken is None:
                     return
@@ -301,6 +300,7 @@ class Reading:
 
     def _ended(self, number: int, queue: ReadQueue, waiting: _Waiting, seconds: float, cpu_s: float) -> None:
         with self._lock:
+            self._coming += 1  # passing on takes a moment; another thread in its place would be one too many
             read = self._under_way.pop(number, None)
             if read is None:  # after a fork: a read of the parent process
                 return
