@@ -25,6 +25,7 @@ Every message says what was found, what was expected and what to try.
 from __future__ import annotations
 
 import re
+import traceback
 
 
 class Error(Exception):
@@ -145,6 +146,7 @@ class PayloadError(ProtocolError):
     """A payload that its codec cannot decode."""
 
 
+_MOST_CAUSES = 100  # errors that caused each other could form a cycle
 _NOTE = "traceback on the storage node:\n"
 
 
@@ -175,3 +177,13 @@ def remote_traceback(error: BaseException) -> str | None:
     """Return the traceback on the storage node, if the error happened there."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE)]
     return notes[0].removeprefix(_NOTE) if notes else None
+
+
+def forget_values(error: BaseException) -> None:
+    """Free what the functions in an error's traceback worked on, which may be a large file; its lines are kept."""
+    found: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if found is None:
+            return
+        traceback.clear_frames(found.__traceback__)
+        found = found.__cause__ or found.__context__

@@ -338,7 +338,7 @@ class RemoteDataset(Dataset[Any]):
             if watcher is not None and made.trace is not None:
                 watcher.finished(key, reply, made.trace)
             if made.error is not None:
-                mended = mending.mend(key, mending.named(made.error, samples[position]), here)
+                mended = mending.mend(key, made.error, here)
                 if mended is None:
                     continue
                 made = mended

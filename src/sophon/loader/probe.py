@@ -23,6 +23,7 @@ from sophon.link.wire import Reply
 from sophon.loader.dataset import RemoteDataset
 from sophon.loader.loader import DataLoader
 from sophon.loader.machine.machine import MachineConfig
+from sophon.loader.sources.samples import named
 from sophon.loader.sources.sources import explain
 from sophon.pipeline import Key
 from sophon.profile.verdict import Verdict
@@ -179,7 +180,7 @@ def _preprocess(
     def finish(item: tuple[int, Reply]) -> Exception | None:
         # A damaged file takes time too; reporting it is left to training.
         error = dataset.finishing.make(item[1], Key(dataset.seed, 0, item[0])).error
-        return dataset.samples.named(error, item[0]) if isinstance(error, OpError) else error
+        return named(error, item[0], dataset.samples.name_of(item[0])) if isinstance(error, OpError) else error
 
     for item in replies[:_WARM_UP]:
         finish(item)

@@ -4,11 +4,14 @@ import os
 import platform
 import subprocess
 import sys
+import traceback
+import weakref
 from pathlib import Path
 
 import pytest
 
 import sophon
+from sophon import ops
 from tests.support.marks import slow
 from tests.support.servers import RECIPE, make_images, serve
 
@@ -93,3 +96,24 @@ def test_threads_share_as_many_arenas_as_there_are_cores(monkeypatch):
     assert _arenas("bounded") <= cores
     assert _arenas("as it is") > min(cores, 8)
     assert _arenas("bounded", MALLOC_ARENA_MAX="1") == 1, "who sets it has decided otherwise"
+
+
+class _Large:
+    """What an op works on."""
+
+
+def test_a_bad_sample_that_waits_for_its_turn_does_not_keep_what_was_worked_on(images, monkeypatch):
+    kept = []
+
+    def crop(self, value, params):
+        large = _Large()
+        kept.append(weakref.ref(large))
+        raise ValueError("no good")
+
+    monkeypatch.setattr(ops.CenterCrop, "apply", crop)
+    pipeline = sophon.Pipeline([ops.Decode(), ops.CenterCrop(16), ops.ToTensor()])
+    with pytest.raises(sophon.OpError, match="no good") as caught:
+        next(iter(sophon.DataLoader(images, pipeline, batch_size=4, num_workers=1)))
+    assert "in crop" in "".join(traceback.format_exception(caught.value))
+    assert len(kept) > 1
+    assert not any(ref() for ref in kept)

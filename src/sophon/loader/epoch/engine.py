@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sophon.errors import BatchTimeoutError, Error, OpError, WorkerError
+from sophon.errors import BatchTimeoutError, Error, OpError, WorkerError, forget_values
 from sophon.link.wire import Reply
 from sophon.loader.account.stats import Stats
 from sophon.loader.epoch import leaving
@@ -317,6 +317,8 @@ class Engine:
     def _mended(self, number: int, batch: Batch) -> Any:
         """Return a batch without its bad samples; raise the error of the first one if that is the policy."""
         finisher = self._finishers[0]
+        if self._mending.may_raise:
+            self._driver.stop()  # what would come while the name of the file is asked for is not needed
         for slot in sorted(batch.errors):
             made = batch.at(slot)
             batch.mend(slot, self._mending.mend(made.key, batch.errors[slot], finisher))
@@ -440,8 +442,8 @@ class Engine:
             if self._is_stopped:  # the process was told to end, and its sample is not needed
                 raise
             raise self._mending.named_death(error, self._mending.sample_of(key)) from None
-        if made.error is not None:
-            made.error = self._mending.named(made.error, self._mending.sample_of(key))
+        if made.error is not None and self._setting.workers:  # it may wait for its turn, beyond what buffer_bytes counts
+            forget_values(made.error)
         if made.trace is not None and self._planner is not None:
             self._planner.finished(key, reply, made.trace)
         return made

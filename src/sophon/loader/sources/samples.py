@@ -166,19 +166,6 @@ class Samples:
 
     # --- a look at single samples -------------------------------------------------------------------------------------
 
-    def named(self, error: OpError, sample: int) -> OpError:
-        """Return a sample's error with the name of its file, which users need."""
-        name = self.name_of(sample)
-        is_named = name is None or name in error.problem
-        if is_named and error.sample in (None, sample):
-            return error
-        problem = error.problem if is_named else f"{name}: {error.problem}"
-        told = OpError(problem, remedy=error.remedy, op=error.op, position=error.position, sample=sample)
-        told.__cause__ = error.__cause__
-        for note in getattr(error, "__notes__", ()):
-            told.add_note(note)
-        return told
-
     def name_of(self, sample: int) -> str | None:
         """Return a sample's id, if a source provides it soon."""
         reply = self._glance(sample)
@@ -206,6 +193,19 @@ class Samples:
                 continue
             return reply
         return None
+
+
+def named(error: OpError, sample: int, name: str | None) -> OpError:
+    """Return a sample's error with the name of its file, which users need, if it is known."""
+    is_named = name is None or name in error.problem
+    if is_named and error.sample in (None, sample):
+        return error
+    problem = error.problem if is_named else f"{name}: {error.problem}"
+    told = OpError(problem, remedy=error.remedy, op=error.op, position=error.position, sample=sample)
+    told.__cause__ = error.__cause__
+    for note in getattr(error, "__notes__", ()):
+        told.add_note(note)
+    return told
 
 
 class _Samples(Errand):
