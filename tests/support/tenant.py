@@ -182,6 +182,27 @@ def lists(tenant: Tenant) -> None:
     tenant.in_threads(16, attack)
 
 
+def long(tenant: Tenant) -> None:
+    """Send messages of half a gigabyte, on connections on which calls were let in, and small calls beside them."""
+    small, large = (flight.Action("open", body) for body in (b'{"dataset": "data"}', bytes(1 << 29)))
+
+    def send(client: Any) -> None:
+        with contextlib.suppress(flight.FlightError):
+            list(client.do_action(large, tenant.call))
+
+    def attack() -> None:
+        own = [("grpc.use_local_subchannel_pool", 1)]  # a connection for each thread
+        with flight.connect(f"grpc://127.0.0.1:{tenant.port}", generic_options=own) as client:
+            list(client.do_action(small, tenant.call))
+            beside = threading.Thread(target=send, args=(client,))
+            beside.start()
+            for _ in range(100):
+                list(client.do_action(small, tenant.call))
+            beside.join()
+
+    tenant.in_threads(4, attack)
+
+
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
@@ -250,7 +271,7 @@ def tokens(tenant: Tenant) -> None:
     tenant.in_threads(8, attack)
 
 
-WAYS = {each.__name__: each for each in (honest, specs, slow, unread, crash, lists, pings, resets, tokens)}
+WAYS = {each.__name__: each for each in (honest, specs, slow, unread, crash, lists, long, pings, resets, tokens)}
 
 
 def main() -> None:

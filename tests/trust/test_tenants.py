@@ -136,7 +136,7 @@ def attacked(server, how, token=HOSTILE, newcomer=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["specs", "slow", "unread", "crash", "lists"])
+@pytest.mark.parametrize("how", ["specs", "slow", "unread", "crash", "lists", "long"])
 def test_an_honest_tenant_beside_a_hostile_one(images, how, monkeypatch):
     monkeypatch.setenv(NODE, "1")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
@@ -171,7 +171,7 @@ def test_a_flood_from_outside(images, how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["specs", "slow", "unread", "lists"])
+@pytest.mark.parametrize("how", ["specs", "slow", "unread", "lists", "long"])
 def test_an_honest_tenant_beside_a_hostile_one_at_a_relay(images, how):
     bound = ("--max-in-flight", "64MiB")
     with node(images, *bound) as behind, cold(), LocalRelay(behind.url, options=bound) as relay:

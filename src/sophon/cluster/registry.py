@@ -42,7 +42,7 @@ from sophon.link.wire import parse_json
 from sophon.plan.scaling import Bounds
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access, Rights, Tokens
-from sophon.server.bouncer import Bouncer
+from sophon.server.guard.bouncer import Bouncer
 from sophon.server.journal import LOG
 from sophon.server.metrics import Metrics
 from sophon.server.refusing import Refusing, typed_errors
@@ -123,11 +123,11 @@ class RegistryService(Refusing):
             self._bouncer.close()
         super().shutdown()
 
-    def _pass(self, context: flight.ServerCallContext) -> RegistryPass:
+    def _pass(self, context: flight.ServerCallContext, size_bytes: int = 0) -> RegistryPass:
         """Return the caller's rights, or refuse the call; every method calls this first."""
         found = pass_of(context)
         if self._bouncer is not None:
-            self._bouncer.knows(context.peer())
+            self._bouncer.knows(context.peer(), size_bytes)
         return found
 
     def _rights(self, context: flight.ServerCallContext) -> Rights:
@@ -180,7 +180,7 @@ class RegistryService(Refusing):
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[bytes]:
         """Answer with one JSON message."""
-        caller = self._pass(context)
+        caller = self._pass(context, action.body.size)
         with self._typed_errors():
             body = action.body.to_pybytes()
             if action.type in ("announce", "leave"):

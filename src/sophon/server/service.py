@@ -33,11 +33,11 @@ from sophon.link.wire import (
     sizes_to_bytes,
 )
 from sophon.server.access import Access, Rights
-from sophon.server.bouncer import Bouncer
 from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
 from sophon.server.gate import Gate, rights_of
 from sophon.server.gathering import HEARTBEAT_S, Gathering
+from sophon.server.guard.bouncer import Bouncer
 from sophon.server.journal import Journal, host_of
 from sophon.server.limit import RateLimit
 from sophon.server.metrics import Metrics
@@ -114,8 +114,13 @@ class Service(Refusing):
             self._bouncer.close()
         super().shutdown()
 
-    def _rights(self, context: flight.ServerCallContext) -> Rights:
-        """Return what a caller may read, or reject the call; every method starts with this."""
+    def _rights(self, context: flight.ServerCallContext, size_bytes: int = 0) -> Rights:
+        """Return what a caller may read, or reject the call; every method starts with this.
+
+        Args:
+            context: The call.
+            size_bytes: Size of its message.
+        """
         try:
             rights = rights_of(context)
         except flight.FlightUnauthenticatedError as error:
@@ -126,7 +131,7 @@ class Service(Refusing):
         with self._typed_errors(context):
             rights = self._executor.admitted(rights, host_of(context.peer()))
         if self._bouncer is not None:
-            self._bouncer.knows(context.peer())
+            self._bouncer.knows(context.peer(), size_bytes)
         return rights
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
@@ -137,7 +142,7 @@ class Service(Refusing):
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterable[bytes]:
         """Answer with one JSON message, or with sizes; a long answer keeps its seat until it is sent."""
-        rights = self._rights(context)
+        rights = self._rights(context, action.body.size)
         with self._typed_errors(context):
             if action.type == "list":
                 with self._seats.enter(rights.tenant):  # a seat bounds how many callers wait for their turn
@@ -166,10 +171,11 @@ class Service(Refusing):
         """Answer a request with a stream of replies."""
         if not self.accepts:
             raise flight.FlightUnavailableError("this node is shutting down")
-        rights = self._rights(context)
+        message = ticket.ticket
+        rights = self._rights(context, len(message))
         with self._typed_errors(context):
             seat = self._seats.enter(rights.tenant)
-            request = self._executor.parsed(Request.from_bytes, ticket.ticket, rights.tenant)
+            request = self._executor.parsed(Request.from_bytes, message, rights.tenant)
             work = self._executor.replies(request, rights, seat)
         self._metrics.requests.inc()
         batches = self._batches(context, request, work, seat)

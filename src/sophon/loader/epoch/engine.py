@@ -442,8 +442,8 @@ class Engine:
             if self._is_stopped:  # the process was told to end, and its sample is not needed
                 raise
             raise self._mending.named_death(error, self._mending.sample_of(key)) from None
-        if made.error is not None and self._setting.workers:  # it may wait for its turn, beyond what buffer_bytes counts
-            forget_values(made.error)
+        if made.error is not None and self._setting.workers:
+            forget_values(made.error)  # it may wait for its turn, and counts little in `buffer_bytes`
         if made.trace is not None and self._planner is not None:
             self._planner.finished(key, reply, made.trace)
         return made

@@ -3,8 +3,8 @@
 Whoever can reach a relay can send it tokens. Each new one costs a connection to a node, and a node blocks addresses
 that send too many wrong tokens; here that would be the relay's own address. So only a few refusals per caller address
 are allowed within a while. After that, unknown tokens from the address are not shown to any node, and since none of its
-calls was admitted, its connections are treated as a stranger's (`server.bouncer`). Tokens that nodes have accepted pass
-immediately.
+calls was admitted, its connections are treated as a stranger's (`server.guard.bouncer`). Tokens that nodes have
+accepted pass immediately.
 
 Concurrency: called by the threads of all calls. Callers with the same token wait for one answer.
 """

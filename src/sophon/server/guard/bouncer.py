@@ -4,7 +4,8 @@ gRPC accepts any connection and processes whatever arrives on it, long before th
 that. So the node checks its own sockets a few times a second. A connection on which no call has been admitted yet may
 send a little and wait a little; beyond that it is closed. An address with many such connections, or one that keeps
 opening new ones, is blocked for a while: the kernel drops packets from that address to the listening socket (a classic
-socket filter, which needs no privileges).
+socket filter, which needs no privileges). So is one that sends messages of more bytes than any call has, whether
+admitted or not (`server.guard.incoming`).
 
 No address gets more than half of the descriptors that this process may have, whatever tokens it knows. Should all of
 them be in use, which is what a flood aims at, connections are checked without any.
@@ -16,26 +17,27 @@ Trainers that share an address with a flooder are blocked too, except for their 
 from __future__ import annotations
 
 import ctypes
-import errno
 import ipaddress
 import logging
 import math
 import os
 import resource
 import socket
-import stat
 import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from cachetools import LRUCache
 
+from sophon.process.sockets import Peer, Traffic, are_visible, copy_of, open_files, peer_of, sockets, traffic_of
+from sophon.server.guard.incoming import Incoming
+
 _LOOK_S = 0.02
-_QUIET_LOOK_S = 0.5  # while there are no unknown connections; 20 checks a second took 0.2 % of a core on an idle node
+_QUIET_LOOK_S = 0.5  # while there are no connections; 20 checks a second took 0.2 % of a core on an idle node
+_ADMITTED_LOOK_S = 0.1  # at admitted connections: a gigabyte a second is a hundred megabytes in that time
 _ALARMED_S = 0.005  # between a rejected call and the check, and so between two checks while calls are rejected
 _LONGEST_S = 1.0  # between checks if the number of open files is unchanged: one may have replaced another
 _STRANGER_BYTES = 1 << 14  # before a call is admitted; a loader's first call has a few KB
@@ -52,17 +54,11 @@ _LONGEST_BAN_S = 640.0
 _MOST_BANNED = 64  # blocked addresses; each adds a few instructions for every new connection
 _KNOWN = 4096
 _LEAST_OF_ONE = 256  # admitted connections that an address may have however few descriptors there are
-_MOST_NUMBERS = 1 << 16  # of descriptors that are tried one by one
-_OPEN_FILES = Path("/proc/self/fd")
-_TCP_INFO_BYTES = 192
-_BYTES_RECEIVED = struct.Struct("=Q")
-_BYTES_RECEIVED_AT = 128  # tcpi_bytes_received
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _NET = 0xFFF00000  # SKF_NET_OFF: where the IP header begins
 _LOAD, _LOAD_BYTE, _EQUAL, _AND, _RETURN = 0x20, 0x30, 0x15, 0x54, 0x06
 _PASS, _DROP = 0x7FFFFFFF, 0
 
-Peer = tuple[str, int]
 LOG = logging.getLogger("sophon")
 
 
@@ -80,6 +76,7 @@ class Bouncer:
         self._alarm = alarm or threading.Event()
         self._lock = threading.RLock()  # around `_known`, bans and what leads to them
         self._known: dict[Peer, None] = {}  # the newest last
+        self._incoming = Incoming()
         self._since_s: dict[Peer, float] = {}
         self._sent_bytes: dict[Peer, int] = {}  # by those on whose connection no call has been admitted yet
         self._gone: deque[tuple[float, str, int]] = deque()  # bytes of those that went without an admitted call
@@ -88,22 +85,27 @@ class Bouncer:
         self._seen: deque[tuple[float, Peer]] = deque()
         self._banned_until_s: dict[str, float] = {}
         self._ban_s: LRUCache[str, float] = LRUCache(_KNOWN)  # the next ban of addresses that had one
-        # Sockets that need no check: unrelated ones, and those the gate has admitted, with their addresses.
+        # Inodes of sockets that need no further check: unrelated ones, and those of connections on which a call was
+        # admitted, with their addresses.
         self._settled: dict[int, str | None] = {}
+        self._admitted: dict[int, int] = {}  # descriptor and inode of the latter
         self._over = threading.Event()
         self.thrown_out = 0
         self._thread: threading.Thread | None = None
         self._listeners: list[socket.socket] = []
-        if hasattr(socket, "TCP_INFO") and _OPEN_FILES.is_dir():
+        if are_visible():
             # Kept, since looking for them takes long when hundreds of threads answer calls.
             self._listeners = [_kept(found) for found in _listeners(port)]
             self._thread = threading.Thread(target=self._run, name="sophon-bouncer", daemon=True)
             self._thread.start()
 
-    def knows(self, peer: str) -> None:
-        """Record that a call was admitted; `peer` is gRPC's name for the other side."""
+    def knows(self, peer: str, size_bytes: int = 0) -> None:
+        """Record that a call was admitted, and the size of its message; `peer` is gRPC's name for the other side."""
         found = parse_peer(peer)
-        if found is None or found in self._known:
+        if found is None:
+            return
+        self._incoming.called(found, size_bytes)
+        if found in self._known:
             return
         with self._lock:
             self._known[found] = None
@@ -141,27 +143,24 @@ class Bouncer:
                 self._listeners.pop().close()
 
     def _run(self) -> None:
-        pause_s, looked_s, count = _QUIET_LOOK_S, -math.inf, 0
+        has_strangers, looked_s, count = False, -math.inf, 0
         while not self._over.is_set():
-            is_alarmed = self._alarm.wait(pause_s)
+            is_alarmed = self._alarm.wait(
+                _LOOK_S if has_strangers else _ADMITTED_LOOK_S if self._admitted else _QUIET_LOOK_S
+            )
             if is_alarmed:
                 self._over.wait(_ALARMED_S)
                 self._alarm.clear()
-            now_s, before, count = time.monotonic(), count, _open_files()
-            if (
-                not is_alarmed
-                and pause_s == _QUIET_LOOK_S
-                and count
-                and count == before
-                and now_s - looked_s < _LONGEST_S
-            ):
-                continue  # there are no new connections
-            looked_s = now_s
+            now_s, before, count = time.monotonic(), count, open_files()
+            has_new = count != before or now_s - looked_s >= (_LONGEST_S if count else _QUIET_LOOK_S)
             try:
-                pause_s = _LOOK_S if self._look(now_s) else _QUIET_LOOK_S
+                self._look_at_admitted()
+                if is_alarmed or has_strangers or has_new:
+                    looked_s, has_strangers = now_s, self._look(now_s)
             except Exception:
                 LOG.exception("connections could not be checked; the next check is in %g s", _QUIET_LOOK_S)
-                pause_s = _QUIET_LOOK_S
+                has_strangers = False
+                self._over.wait(_QUIET_LOOK_S)
 
     def _look(self, now_s: float) -> bool:
         """Check all connections once; return whether there are any without an admitted call."""
@@ -169,17 +168,20 @@ class Bouncer:
         there: dict[Peer, int] = {}
         still: list[int] = []
         fresh: dict[int, str | None] = {}
-        for inode, connection in _sockets(self._settled, still):
+        admitted: dict[int, int] = {}
+        for number, inode, connection in sockets(self._settled, still):
             try:
-                found = _stranger(connection, self._port)
+                found = _caller(connection, self._port)
             except OSError:
                 continue  # the connection is being closed
             if found is None or found[0] in self._known:
                 fresh[inode] = None if found is None else found[0][0]
-                if found is not None and self._has_enough(found[0][0], fresh):
-                    self._throw_out(connection)
+                if found is not None:
+                    admitted[number] = inode
+                    if self._has_enough(found[0][0], fresh):
+                        self._throw_out(connection)
                 continue
-            peer, received = found
+            peer, received = found[0], found[1].received_bytes
             there[peer] = received
             if peer not in self._since_s:
                 self._since_s[peer] = now_s
@@ -193,6 +195,7 @@ class Bouncer:
             if is_flood:
                 self._ban(peer[0], now_s)
         self._settled = {inode: self._settled[inode] for inode in still} | fresh
+        self._admitted |= admitted
         self._since_s = {peer: since_s for peer, since_s in self._since_s.items() if peer in there}
         self._count_gone(there, now_s)
         while self._seen and self._seen[0][0] < now_s - _MEMORY_S:
@@ -203,6 +206,28 @@ class Bouncer:
                 self._ban(address, now_s)
         self._let_in_again(now_s)
         return bool(there or self._banned_until_s)
+
+    def _look_at_admitted(self) -> None:
+        """Check how much is under way on connections on which a call was admitted."""
+        there: dict[int, int] = {}
+        numbers: dict[Peer, int] = {}
+        traffic: dict[Peer, Traffic] = {}
+        for number, inode in self._admitted.items():
+            try:
+                if os.fstat(number).st_ino != inode:
+                    continue  # closed, and the descriptor is in use again
+                with copy_of(number) as connection:
+                    found = _caller(connection, self._port)
+            except OSError:
+                continue
+            there[number] = inode
+            if found is not None:
+                numbers[found[0]], traffic[found[0]] = number, found[1]
+        self._admitted = there
+        for peer in self._incoming.too_long(traffic):
+            with suppress(OSError), copy_of(numbers[peer]) as connection:
+                self._throw_out(connection)
+            self._ban(peer[0], time.monotonic())
 
     def _count_gone(self, there: dict[Peer, int], now_s: float) -> None:
         """Block addresses that send much on connections which end before a call on them is admitted.
@@ -293,55 +318,6 @@ def filter_for(addresses: Iterable[str]) -> list[tuple[int, int, int, int]]:
     return [*program, (_RETURN, 0, 0, _PASS)]
 
 
-def _open_files() -> int:
-    """Return how many files this process has open, in one system call; 0 if the kernel is too old to say (6.2)."""
-    return _OPEN_FILES.stat().st_size
-
-
-def _numbers() -> Iterable[int]:
-    """Return the numbers of this process's open files; if it takes one more to list them, those that it may have."""
-    try:
-        return map(int, os.listdir(_OPEN_FILES))  # noqa: PTH208 - only names, with as few system calls as possible
-    except OSError:
-        return range(min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_NUMBERS))
-
-
-def _sockets(settled: Container[int], still: list[int]) -> Iterator[tuple[int, socket.socket]]:
-    """Yield inodes and copies of this process's sockets.
-
-    Settled sockets are skipped, but recorded if they still exist. Each costs only one system call, since this runs
-    as long as the node does.
-    """
-    for number in _numbers():
-        try:
-            found = os.fstat(number)
-            if found.st_ino in settled and stat.S_ISSOCK(found.st_mode):
-                still.append(found.st_ino)
-            elif stat.S_ISSOCK(found.st_mode):
-                with _copy_of(number) as copy:
-                    yield os.fstat(copy.fileno()).st_ino, copy
-        except OSError:
-            continue  # closed while we looked
-
-
-@contextmanager
-def _copy_of(number: int) -> Iterator[socket.socket]:
-    """Copy a socket, which is gRPC's and may be closed by it at any moment; use the original if no copy is possible."""
-    try:
-        copy, is_borrowed = socket.socket(fileno=os.dup(number)), False
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
-            raise
-        copy, is_borrowed = socket.socket(fileno=number), True
-    try:
-        yield copy
-    finally:
-        if is_borrowed:
-            copy.detach()
-        else:
-            copy.close()
-
-
 def _kept(found: socket.socket) -> socket.socket:
     """Return a copy that stays open.
 
@@ -358,17 +334,14 @@ def _is_here(found: socket.socket, port: int) -> bool:
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
-    for _, found in _sockets((), []):
+    for _, _, found in sockets((), []):
         if _is_here(found, port) and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             yield found
 
 
-def _stranger(found: socket.socket, port: int) -> tuple[Peer, int] | None:
-    """Return the peer of a connection to a port, and how many bytes the peer sent; None for any other socket."""
+def _caller(found: socket.socket, port: int) -> tuple[Peer, Traffic] | None:
+    """Return the other side of a connection to a port, and what it has sent; None for any other socket."""
     if not _is_here(found, port) or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return None
-    address, other = found.getpeername()[:2]
-    state = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    end = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
-    received = _BYTES_RECEIVED.unpack_from(state, _BYTES_RECEIVED_AT)[0] if len(state) >= end else 0
-    return (str(address).removeprefix("::ffff:"), int(other)), received
+    peer = peer_of(found)
+    return None if peer is None else (peer, traffic_of(found))

@@ -4,12 +4,13 @@ import os
 import resource
 import socket
 import struct
+import threading
 from contextlib import suppress
 
 import pytest
 
-from sophon.server import bouncer
-from sophon.server.bouncer import Bouncer, filter_for, filter_out, parse_peer
+from sophon.server.guard import bouncer
+from sophon.server.guard.bouncer import Bouncer, filter_for, filter_out, parse_peer
 from tests.support.waiting import HANG_S, wait_until
 
 
@@ -82,12 +83,83 @@ def test_one_that_floods_is_closed_and_its_address_shut_out_for_a_while(listener
     near.close()
 
 
-def test_one_on_which_a_call_was_let_in_may_send_what_it_likes(listener, watch):
+def test_one_on_which_a_call_was_let_in_may_send_what_calls_have(listener, watch):
     far, near = connect(listener)
     with far, near:
         watch.knows(f"ipv4:127.0.0.1:{far.getsockname()[1]}")
         far.sendall(b"x" * (1 << 18))
         assert not is_closed(far, 0.5)
+
+
+def _received(near, size_bytes):
+    while size_bytes:
+        size_bytes -= len(near.recv(min(size_bytes, 1 << 20)))
+
+
+def _send(far, near, size_bytes):
+    """Send bytes that the other side reads, as gRPC would."""
+    reader = threading.Thread(target=_received, args=(near, size_bytes))
+    reader.start()
+    far.sendall(bytes(size_bytes))
+    reader.join()
+
+
+def test_messages_of_many_calls_may_be_long_together(listener, watch):
+    far, near = connect(listener)
+    with far, near:
+        peer = f"ipv4:127.0.0.1:{far.getsockname()[1]}"
+        for _ in range(200):
+            _send(far, near, 1 << 19)
+            watch.knows(peer, 1 << 19)
+        assert not is_closed(far, 0.5)
+
+
+def test_what_a_node_sends_is_answered_without_a_call(listener, watch):
+    far, near = connect(listener)
+    with far, near:
+        watch.knows(f"ipv4:127.0.0.1:{far.getsockname()[1]}")
+        for _ in range(50):
+            _send(near, far, 40 << 20)
+            _send(far, near, 800 << 10)
+        assert not is_closed(far, 0.5)
+
+
+def test_a_message_that_no_call_has_is_told_while_it_arrives(listener, watch):
+    """Nobody knows yet what it belongs to: it may be on a stream beside those of honest calls."""
+    far, near = connect(listener, "127.0.0.9")
+    with far, near:
+        peer = f"ipv4:127.0.0.9:{far.getsockname()[1]}"
+        watch.knows(peer)
+        with suppress(OSError):
+            for _ in range(64):
+                _send(far, near, 1 << 20)
+                watch.knows(peer, 1 << 10)
+        assert is_closed(far)
+    wait_until(lambda: "127.0.0.9" in watch._banned_until_s)
+
+
+def test_a_call_accounts_for_no_more_than_a_call_may_have(listener, watch):
+    far, near = connect(listener, "127.0.0.9")
+    with far, near:
+        peer = f"ipv4:127.0.0.9:{far.getsockname()[1]}"
+        with suppress(OSError):
+            for _ in range(8):
+                _send(far, near, 8 << 20)
+                watch.knows(peer, 8 << 20)
+        assert is_closed(far)
+
+
+def test_many_connections_with_half_a_message_each_are_told(listener, watch):
+    pairs = [connect(listener, "127.0.0.10") for _ in range(12)]
+    for far, _ in pairs:
+        watch.knows(f"ipv4:127.0.0.10:{far.getsockname()[1]}")
+    with suppress(OSError):
+        for far, near in pairs:
+            _send(far, near, 16 << 20)
+    assert all(is_closed(far) for far, _ in pairs[:8])
+    for far, near in pairs:
+        far.close()
+        near.close()
 
 
 def test_one_that_says_nothing_for_long_is_closed(listener, watch, monkeypatch):
