@@ -30,10 +30,10 @@ from sophon.errors import (
 from sophon.link import grpc_fork as fork
 from sophon.link.answer import MAX_TRUSTED_BYTES, check_answer, opened_from, parse_answer
 from sophon.link.closed import CLOSED_SCHEMA, clock_and_message, opened_batch, read_options
+from sophon.link.connections import Call, ConnectionWatch
 from sophon.link.credentials import Credentials, certificate_problem, connection_hint, plain_reason
 from sophon.link.deadline import within
 from sophon.link.listing import Listing, received
-from sophon.link.silence import SilenceWatch
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import (
     OLDEST_PROTOCOL,
@@ -53,12 +53,12 @@ from sophon.process.renewal import renew_after_fork
 
 # For one record batch: the largest value that a payload may hold, plus everything else in the batch.
 _MAX_MESSAGE_BYTES = MAX_VALUE_BYTES + (64 << 20)
+_UNBOUNDED = 1 << 62  # a trusted node's messages are not watched while they arrive
 # A connection is given up after this long without a byte that the node owes. It is ten times as long as a healthy node
 # is ever silent (`server.service`), and a sixth of the default deadline, which leaves time for retries.
 SILENCE_S = 10.0
 _LEAST_SILENCE_S = 3.0  # three times as long as a healthy node means to be silent, since its machine may be busy
-# For one message of any other answer: a piece of a listing is the longest. gRPC checks the length before it reads the
-# message, so no more than this is ever held.
+# For one message of any other answer: a piece of a listing is the longest.
 _MAX_ANSWER_MESSAGE_BYTES = 32 << 20
 OPEN_S = 10.0
 _MOST_PARTS = 3  # messages of an answer to read: one more than there should be
@@ -110,7 +110,7 @@ class FlightTransport(Transport):
         self.silence_s = silence_s
         self._host, self._port = str(parts.hostname), port or 0
         self.renew()
-        self._watch = SilenceWatch(self._host, self._port, silence_s)
+        self._watch = ConnectionWatch(self._host, self._port, silence_s)
         self._client: Any = None
         self._pid = os.getpid()
         self._busy = 0
@@ -119,7 +119,7 @@ class FlightTransport(Transport):
 
     def renew(self) -> None:
         """Replace the lock, in a forked child."""
-        self._lock = threading.RLock()  # reentrant for the same reason as in `silence`
+        self._lock = threading.RLock()  # reentrant for the same reason as in `connections`
 
     def open(self, pipeline: Pipeline) -> Opened:
         """Ask the node to describe the data set and what it can do with the pipeline."""
@@ -129,17 +129,12 @@ class FlightTransport(Transport):
 
     def describe(self, spec: dict[str, Any] | None) -> dict[str, Any]:
         """Return the node's description of the data set and of a pipeline's spec, unparsed."""
-        from pyarrow import flight
-
-        body = _json({"dataset": self.dataset, "pipeline": spec, "protocols": PROTOCOLS})
-        options = self.call_options(self._timeout_s)
-        with self._connection() as client, typed_errors(self.address):
-            results = list(islice(client.do_action(flight.Action("open", body), options), _MOST_PARTS))
-            if len(results) != 1:
-                raise ProtocolError(f"{self.address} gave {len(results)} answers to one request")
-            body = results[0].body
-            check_answer(body.size, self._credentials.trusted)  # before the body is copied
-            message = parse_answer(body.to_pybytes(), self._credentials.trusted)
+        message: dict[str, Any] = {"dataset": self.dataset, "pipeline": spec, "protocols": PROTOCOLS}
+        answer = list(islice(self._ask("open", message), _MOST_PARTS))
+        if len(answer) != 1:
+            raise ProtocolError(f"{self.address} gave {len(answer)} answers to one request")
+        check_answer(answer[0].size, self._credentials.trusted)  # before the body is copied
+        message = parse_answer(answer[0].to_pybytes(), self._credentials.trusted)
         self._protocol = agreed(message.get("protocols"))
         if self._protocol == OLDEST_PROTOCOL and not self._credentials.trusted:
             raise ProtocolError(
@@ -150,12 +145,8 @@ class FlightTransport(Transport):
 
     def file_sizes(self, samples: int, fields: tuple[str, ...] = ()) -> NDArray[np.int64]:
         """Ask the node for the size of every file; a node of an earlier release refuses."""
-        from pyarrow import flight
-
-        action = flight.Action("sizes", _json({"dataset": self.dataset, "fields": fields}))
-        with self._connection() as client, typed_errors(self.address):
-            answer = client.do_action(action, self.call_options(self._timeout_s))
-            return sizes_from_bytes((part.body.to_pybytes() for part in answer), samples)
+        answer = self._ask("sizes", {"dataset": self.dataset, "fields": fields})
+        return sizes_from_bytes((part.to_pybytes() for part in answer), samples)
 
     def listing(self, opened: Opened) -> Listing:
         """Ask the node which samples it has, piece by piece; a node of an earlier release refuses."""
@@ -168,12 +159,31 @@ class FlightTransport(Transport):
 
     def piece(self, fingerprint: str, start: int) -> list[bytes]:
         """Ask the node for one piece of its listing."""
+        answer = self._ask("listing", {"dataset": self.dataset, "fingerprint": fingerprint, "start": start})
+        return [part.to_pybytes() for part in islice(answer, _MOST_PARTS)]
+
+    def _ask(self, kind: str, message: dict[str, Any]) -> Iterator[Any]:
+        """Yield the messages of an answer as buffers; the connection ends while a message that is too long arrives."""
         from pyarrow import flight
 
-        body = _json({"dataset": self.dataset, "fingerprint": fingerprint, "start": start})
-        with self._connection() as client, typed_errors(self.address):
-            answer = client.do_action(flight.Action("listing", body), self.call_options(self._timeout_s))
-            return [part.body.to_pybytes() for part in islice(answer, _MOST_PARTS)]
+        call = Call(_most_answer_bytes(self._credentials.trusted))
+        action = flight.Action(kind, json.dumps(message).encode())
+        with self._connection() as client:
+            watch = self.watch
+            watch.add(call)
+            try:
+                with typed_errors(self.address):
+                    for part in client.do_action(action, self.call_options(self._timeout_s)):
+                        watch.got(call, part.body.size)
+                        yield part.body
+            except RetryableError as error:
+                if call.got_too_much:
+                    raise ProtocolError(
+                        f"{self.address} answered with a message of more than {call.most_bytes:,} bytes"
+                    ) from error
+                raise
+            finally:
+                watch.remove(call)
 
     def fetch(self, request: Request, timeout_s: float) -> Fetch:
         """Send a request; replies come as the node finishes them."""
@@ -212,7 +222,7 @@ class FlightTransport(Transport):
                 fork.abandon(self._client)
                 self._client, self._pid, self._busy = None, os.getpid(), 0
                 # The old watch's thread runs in the parent.
-                self._watch = SilenceWatch(self._host, self._port, self.silence_s)
+                self._watch = ConnectionWatch(self._host, self._port, self.silence_s)
             if not fork.grpc_is_usable():
                 raise TransportError(
                     f"this process was forked while gRPC was in use, and cannot connect to {self.address}: an epoch "
@@ -233,7 +243,7 @@ class FlightTransport(Transport):
             return self._client
 
     @property
-    def watch(self) -> SilenceWatch:
+    def watch(self) -> ConnectionWatch:
         """The watch that ends this process's connection when nothing arrives on it any more."""
         return self._watch
 
@@ -287,15 +297,18 @@ class _FlightFetch(Fetch):
         self._timeout_s = timeout_s
         self._reader: Any = None
         self._cancelled = False
-        self.waiting_since_s: float | None = None
-        self.fell_silent = False
+        self._call = Call(_MAX_MESSAGE_BYTES if request.is_closed else _UNBOUNDED)
+
+    @property
+    def heard_s(self) -> float:
+        return self._call.heard_s
 
     def __iter__(self) -> Iterator[Reply]:
         transport = self._transport
         client = transport.acquire()
         watch = transport.watch
         try:
-            watch.add(self)
+            watch.add(self._call)
             with typed_errors(transport.address):
                 yield from self._replies(client)
         except ProtocolError as error:
@@ -304,7 +317,12 @@ class _FlightFetch(Fetch):
                 raise
             raise RetryableError(f"{transport.address} now runs an earlier release; using its protocol") from error
         except RetryableError as error:
-            if not self.fell_silent:
+            if self._call.got_too_much:
+                raise RetryableError(
+                    f"{transport.address} sends a message of more than {self._call.most_bytes:,} bytes, so the "
+                    "connection was closed"
+                ) from error
+            if not self._call.fell_silent:
                 raise
             raise RetryableError(
                 f"{transport.address}: nothing arrived for {transport.silence_s:g} s, so the connection was closed; "
@@ -313,13 +331,14 @@ class _FlightFetch(Fetch):
         finally:
             self.cancel()
             self._reader = None
-            watch.remove(self)
+            watch.remove(self._call)
             transport.release()
 
     def _replies(self, client: Any) -> Iterator[Reply]:
         from pyarrow import flight
 
-        self.waiting_since_s = time.monotonic()
+        call, watch = self._call, self._transport.watch
+        call.waiting_since_s = time.monotonic()
         # do_get itself waits for the first message of the answer, and cannot be cancelled in the meantime. A node sends
         # that message at once, before it looks for any sample.
         is_closed = self._request.is_closed
@@ -330,16 +349,17 @@ class _FlightFetch(Fetch):
         if is_closed and self._reader.schema != CLOSED_SCHEMA:  # known before anything is unpacked
             raise ProtocolError("expected replies in envelopes, got columns")
         for chunk in self._reader:
-            self.heard_s = time.monotonic()
-            self.waiting_since_s = None  # the caller may take as long as it likes with a reply
+            call.heard_s = time.monotonic()
+            call.waiting_since_s = None  # the caller may take as long as it likes with a reply
             note, batch = chunk.app_metadata, None if is_closed else chunk.data
+            watch.got(call, (0 if note is None else note.size) + (0 if batch is None else batch.nbytes))
             if note is not None:
                 clock, message = clock_and_message(note) if is_closed else (note.to_pybytes(), None)
                 self.clock = StreamClock.from_bytes(clock) if clock else self.clock
                 batch = batch if message is None else opened_batch(message, self._request.schema)
             if batch is not None:
                 yield from replies_of(batch, self._request)  # possibly none: the node only reports that it is working
-            self.waiting_since_s = time.monotonic()
+            call.waiting_since_s = time.monotonic()
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -404,8 +424,11 @@ def silence_within(deadline_s: float) -> float:
 def _bounds_of_answers(trusted: bool) -> str:
     """Return the gRPC configuration that limits the size of answers; replies have a separate limit."""
     name = {"service": "arrow.flight.protocol.FlightService", "method": "DoAction"}
-    most = MAX_TRUSTED_BYTES + (1 << 20) if trusted else _MAX_ANSWER_MESSAGE_BYTES
-    return json.dumps({"methodConfig": [{"name": [name], "maxResponseMessageBytes": most}]})
+    return json.dumps({"methodConfig": [{"name": [name], "maxResponseMessageBytes": _most_answer_bytes(trusted)}]})
+
+
+def _most_answer_bytes(trusted: bool) -> int:
+    return MAX_TRUSTED_BYTES + (1 << 20) if trusted else _MAX_ANSWER_MESSAGE_BYTES
 
 
 def _first_line(error: BaseException) -> str:
@@ -415,7 +438,3 @@ def _first_line(error: BaseException) -> str:
 def _shown(parts: Any) -> str:
     """Return an address without the user and password that it may contain."""
     return str(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
-
-
-def _json(message: dict[str, Any]) -> bytes:
-    return json.dumps(message).encode()

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 from sophon.errors import ConfigError, ProtocolError, TransportError
 from sophon.link import grpc_fork as fork
+from sophon.link.connections import Call, ConnectionWatch
 from sophon.link.credentials import Credentials
 from sophon.link.deadline import within
 from sophon.link.flight import typed_errors
 
 SCHEMES = {"sophon": "grpc", "sophon+tls": "grpc+tls"}
-# For one message: the addresses of a few thousand nodes, and what `sophon nodes` shows of them. gRPC checks the length
-# before it reads the message.
+# For one message: the addresses of a few thousand nodes, and what `sophon nodes` shows of them.
 _MAX_INFO_BYTES, _MAX_MESSAGE_BYTES = 4 << 20, 64 << 20
 CALL_S = 2.0  # a registry answers within a millisecond; one that does not is asked again
 T = TypeVar("T")
@@ -62,6 +62,7 @@ class RegistryClient:
         self._timeout_s = timeout_s
         self._keeps = keeps
         self._client: Any = None
+        self._watch = ConnectionWatch(parts.hostname, port, 10 * timeout_s)  # for messages that are too long
 
     def action(self, name: str, body: bytes = b"{}") -> bytes:
         """Return the answer to an action."""
@@ -96,10 +97,15 @@ class RegistryClient:
                 ("grpc.service_config", _bounds_of_lookups()),
             ]
             client = self._client or flight.connect(self._node, generic_options=bounds, **tls)
+            call = Call(_MAX_MESSAGE_BYTES)
+            self._watch.add(call)
             try:
                 answer = ask(client, options)
                 is_well = True
             finally:
+                self._watch.remove(call)
+                if not self._keeps:
+                    self._watch.rest()
                 self._client = client if self._keeps and is_well else None
                 if self._client is None:
                     client.close()
@@ -110,6 +116,7 @@ class RegistryClient:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+        self._watch.rest()
 
 
 def _bounds_of_lookups() -> str:

@@ -104,11 +104,14 @@ class Fetch(ABC):
     Attributes:
         clock: How the other side has spent its time so far: how long it had nothing to send because it waited for ops
             or for the store.
-        heard_s: When the other side last gave a sign of life, by the monotonic clock; 0 if it has not done so yet.
     """
 
     clock: StreamClock = StreamClock()
-    heard_s: float = 0.0
+
+    @property
+    def heard_s(self) -> float:
+        """When the other side last gave a sign of life, by the monotonic clock; 0 if it has not done so yet."""
+        return 0.0
 
     @property
     def computing_s(self) -> float:

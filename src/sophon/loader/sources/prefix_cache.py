@@ -305,7 +305,7 @@ class _CachedFetch(Fetch):
             yield reply
 
     @property
-    def heard_s(self) -> float:  # type: ignore[override]  # an attribute in `Fetch`
+    def heard_s(self) -> float:
         """When the wrapped transport last gave a sign of life."""
         return 0.0 if self._fetch is None else self._fetch.heard_s
 

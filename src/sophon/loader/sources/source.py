@@ -236,7 +236,7 @@ class _PiecesFetch(Fetch):
             self.clock = self._before = before + fetch.clock
 
     @property
-    def heard_s(self) -> float:  # type: ignore[override]  # an attribute in `Fetch`
+    def heard_s(self) -> float:
         """When the node last gave a sign of life."""
         return 0.0 if self._piece is None else self._piece.heard_s
 

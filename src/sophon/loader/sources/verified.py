@@ -159,7 +159,7 @@ class _VerifiedFetch(Fetch):
         return self._fetch.clock
 
     @property
-    def heard_s(self) -> float:  # type: ignore[override]
+    def heard_s(self) -> float:
         """When the other side last gave a sign of life."""
         return self._fetch.heard_s
 

@@ -1,4 +1,4 @@
-"""Which connections are ended for their silence, and which are not: real sockets, real threads."""
+"""Which connections are ended for their silence or for what they send: real sockets, real threads."""
 
 import contextlib
 import math
@@ -10,21 +10,20 @@ from contextlib import ExitStack
 
 import pytest
 
+from sophon.link.connections import Call, ConnectionWatch
 from sophon.link.flight import silence_within
-from sophon.link.silence import SilenceWatch
 from tests.support.forking import ends_well
 from tests.support.waiting import HANG_S, wait_until
 
 SILENCE_S = 0.4
 
 
-class Waiting:
+class Waiting(Call):
     """A call that waits."""
 
-    def __init__(self):
+    def __init__(self, most_bytes=1 << 30):
+        super().__init__(most_bytes)
         self.waiting_since_s = time.monotonic()
-        self.fell_silent = False
-        self.heard_s = 0.0
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def pair():
 @pytest.fixture
 def watched(pair):
     """A watch over one call; it ends with the test."""
-    watch, call = SilenceWatch("127.0.0.1", pair.port, SILENCE_S), Waiting()
+    watch, call = ConnectionWatch("127.0.0.1", pair.port, SILENCE_S), Waiting()
     watch.add(call)
     yield call
     watch.remove(call)
@@ -122,12 +121,90 @@ def test_an_address_of_version_4_is_found_behind_a_socket_of_version_6(watched, 
         assert near.recv(1) == b""
 
 
+@contextlib.contextmanager
+def watching(port, *calls):
+    """A watch over calls that is as patient as can be."""
+    watch = ConnectionWatch("127.0.0.1", port, 60.0)
+    for call in calls:
+        watch.add(call)
+    try:
+        yield watch
+    finally:
+        for call in calls:
+            watch.remove(call)
+        watch.rest()
+
+
+def _send(far, near, size_bytes):
+    """Send bytes, which the other side reads as gRPC would; raise `OSError` if the connection is ended."""
+
+    def read():
+        left = size_bytes
+        with contextlib.suppress(OSError):
+            while left and (got := len(near.recv(min(left, 1 << 20)))):
+                left -= got
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        far.sendall(bytes(size_bytes))
+    finally:
+        reader.join(HANG_S)
+
+
+MB = 1 << 20
+
+
+def _is_ended(far, near, size_bytes, so_far):
+    """Send pieces until the connection is ended, and call a function after each; return whether it was."""
+    for _ in range(400):
+        try:
+            _send(far, near, size_bytes)
+        except OSError:
+            return True
+        so_far()
+        time.sleep(0.005)
+    return False
+
+
+def test_a_message_that_is_too_long_is_told_while_it_arrives(pair):
+    near, far = pair()
+    call = Waiting(32 * MB)
+    with watching(pair.port, call):
+        assert _is_ended(far, near, MB, lambda: None)
+        assert call.got_too_much
+        assert not call.fell_silent
+
+
+def test_others_calls_that_get_messages_do_not_hide_it(pair):
+    near, far = pair()
+    call, other = Waiting(32 * MB), Waiting(32 * MB)
+    with watching(pair.port, call, other) as watch:
+        assert _is_ended(far, near, 2 * MB, lambda: watch.got(other, MB))
+        assert call.got_too_much
+
+
+def test_messages_of_any_number_may_come(pair):
+    """Also those of others on the same connection, and while one call leaves its messages where they are."""
+    near, far = pair()
+    call, idle, elsewhere = Waiting(32 * MB), Waiting(32 * MB), Waiting(32 * MB)
+    idle.waiting_since_s = None
+    with watching(pair.port, call, idle) as watch, watching(pair.port, elsewhere) as other:
+        for _ in range(300):
+            _send(far, near, 2 * MB)
+            watch.got(call, MB)
+            other.got(elsewhere, MB)
+        time.sleep(0.1)
+        assert not any(each.got_too_much for each in (call, idle, elsewhere))
+        _send(far, near, 1)
+
+
 def _threads():
     return [thread for thread in threading.enumerate() if thread.name == "sophon-watch"]
 
 
 def test_one_thread_watches_over_all_calls_and_ends_soon_after_the_last():
-    watch, calls = SilenceWatch("127.0.0.1", 1, SILENCE_S), [Waiting(), Waiting()]
+    watch, calls = ConnectionWatch("127.0.0.1", 1, SILENCE_S), [Waiting(), Waiting()]
     for _ in range(2):
         for call in calls:
             watch.add(call)
@@ -142,12 +219,17 @@ def test_one_thread_watches_over_all_calls_and_ends_soon_after_the_last():
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_that_lets_go_of_a_watch_does_not_wait_for_its_thread():
-    watch, call, is_held, is_over = SilenceWatch("127.0.0.1", 1, 60.0), Waiting(), threading.Event(), threading.Event()
+    watch, call, is_held, is_over = (
+        ConnectionWatch("127.0.0.1", 1, 60.0),
+        Waiting(),
+        threading.Event(),
+        threading.Event(),
+    )
     watch.add(call)
     wait_until(lambda: sys.getrefcount(watch) == 2)  # its thread has looked, and waits
 
     def hold():  # as the watching thread does for a moment, now and then
-        with watch._over._cond:
+        with watch._thread.woken._cond:
             is_held.set()
             is_over.wait(HANG_S)
 
@@ -168,7 +250,7 @@ def test_a_forked_child_that_lets_go_of_a_watch_does_not_wait_for_its_thread():
 
 
 def test_whoever_closes_or_forks_ends_it_at_once():
-    watch, call = SilenceWatch("no such host.invalid", 1, 60.0), Waiting()
+    watch, call = ConnectionWatch("no such host.invalid", 1, 60.0), Waiting()
     watch.add(call)
     watch.rest()
     assert _threads(), "not while there is something to watch over"
