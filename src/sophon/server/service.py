@@ -5,7 +5,7 @@ while the trainer reads slowly, so a request holds no more in memory than one re
 
 A stream is never silent for long. Flight sends the schema before any work is done, and while nothing is ready an empty
 record batch goes out every `HEARTBEAT_S`. This is how a trainer distinguishes a working node from one that is gone
-(`link.silence`), and how the node notices that a trainer has left. Nothing is read in the stream's own thread, so a
+(`link.connections`), and how the node notices that a trainer has left. Nothing is read in the stream's own thread, so a
 stalled disk silences neither this stream nor others.
 """
 
