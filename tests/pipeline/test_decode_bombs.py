@@ -1,6 +1,7 @@
 """Files that were made to keep a decoder busy end in an error, before anything is decoded."""
 
 import io
+import struct
 import time
 import zlib
 
@@ -131,6 +132,31 @@ def test_a_png_file_of_very_many_chunks_is_refused_at_once():
     with pytest.raises(OpError, match="more than 4,096 chunks besides its pixels"):
         ops.Decode().apply(png_of_chunks(1_000_000))
     assert time.process_time() - began_s < 1.0  # Pillow takes longer, and keeps all of them
+
+
+def _icon(kind, *files):
+    """Return an icon with PNG files in it, whatever they are."""
+    if kind == "ICNS":
+        blocks = b"".join(b"ic07" + struct.pack(">I", 8 + len(file)) + file for file in files)
+        return b"icns" + struct.pack(">I", 8 + len(blocks)) + blocks
+    at, rows = 6 + 16 * len(files), []
+    for file in files:
+        rows.append(struct.pack("<BBBBHHII", 8, 8, 0, 0, 1, 24, len(file), at))
+        at += len(file)
+    return struct.pack("<HHH", 0, 1, len(files)) + b"".join(rows) + b"".join(files)
+
+
+@pytest.mark.parametrize("kind", ["ICO", "ICNS"])
+def test_so_is_an_icon_with_one(kind):
+    start_s = time.thread_time()
+    with pytest.raises(OpError, match="more than 4,096 chunks besides its pixels"):
+        ops.Decode().apply(_icon(kind, png_of_chunks(1_000_000)))
+    with pytest.raises(OpError, match="more than 4,096 chunks besides its pixels"):
+        ops.Decode().apply(_icon(kind, *[png_of_chunks(1_000)] * 8))
+    with pytest.raises(OpError, match="more than 64 pictures"):
+        ops.Decode().apply(_icon(kind, *[png_of_chunks(1)] * 100))
+    assert time.thread_time() - start_s < 5
+    assert ops.Decode().apply(_icon(kind, png_of_chunks(0))).size == (8, 8)
 
 
 def test_a_png_file_of_many_chunks_of_pixels_is_opened():

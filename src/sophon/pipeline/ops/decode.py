@@ -27,6 +27,8 @@ _KEPT = ("icc_profile", "transparency")
 _WITH_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 _JPEG_START = b"\xff\xd8\xff"
 _PNG_START = b"\x89PNG\r\n\x1a\n"
+_PNG = re.compile(re.escape(_PNG_START))
+_ICON_STARTS = (b"\0\0\1\0", b"icns")  # ICO and ICNS, which may contain PNG files
 _PNG_PIXELS = (b"IDAT", b"fdAT", b"fcTL")  # chunks of which a good file may have any number
 # What Pillow's plugins raise on malformed files; collected from damaged files of every format.
 _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, RuntimeError, struct.error)
@@ -34,6 +36,7 @@ _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EO
 # bound is far beyond what any encoder writes: a dozen scans, a few hundred segments, 700 pixels to a byte of a blank
 # page.
 _MOST_SEGMENTS = 4096  # before the pixels
+_MOST_ICONS = 64  # pictures of an icon; systems ask for a dozen
 _MOST_PADDING = 1024  # bytes between two segments, which Pillow reads one by one
 _MOST_SCANNED = 1 << 32  # pixels times scans: half a second
 _LARGE_PIXELS = 1 << 24
@@ -241,18 +244,32 @@ def check_jpeg(value: bytes | bytearray | memoryview, max_pixels: int | None = N
 
 
 def _check_png(value: bytes | bytearray | memoryview) -> None:
-    """Raise `OpError` if a PNG file has very many chunks: Pillow keeps each, however short, in a hundred bytes."""
-    if bytes(value[:8]) != _PNG_START:
-        return
-    at, others = len(_PNG_START), 0
+    """Raise `OpError` if a PNG file has very many chunks: Pillow keeps each, however short, in a hundred bytes.
+
+    The same holds for the PNG files in an icon.
+    """
+    start, others = bytes(value[:8]), 0
+    if start == _PNG_START:
+        _check_chunks(value, 0, others)
+    elif start.startswith(_ICON_STARTS):
+        for number, found in enumerate(_PNG.finditer(value)):
+            if number == _MOST_ICONS:
+                raise OpError(f"the icon has more than {_MOST_ICONS} pictures.", remedy=_REMEDY)
+            others = _check_chunks(value, found.start(), others)
+
+
+def _check_chunks(value: bytes | bytearray | memoryview, start: int, others: int) -> int:
+    """Return the number of chunks besides those of pixels, given how many others there are."""
+    at = start + len(_PNG_START)
     while at + 12 <= len(value):
         kind = bytes(value[at + 4 : at + 8])
         if kind == b"IEND":
-            return
+            break
         others += kind not in _PNG_PIXELS
         if others > _MOST_SEGMENTS:
             raise OpError(f"the PNG file has more than {_MOST_SEGMENTS:,} chunks besides its pixels.", remedy=_REMEDY)
         at += 12 + int.from_bytes(value[at : at + 4], "big")
+    return others
 
 
 def _check_work(value: bytes | bytearray | memoryview, pixels: int, has_scans: bool) -> None:
