@@ -29,15 +29,26 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from sophon.process.sockets import Peer, Traffic, are_visible, copy_of, open_files, peer_of, sockets, traffic_of
+from sophon.process.sockets import (
+    Borrowed,
+    Peer,
+    Traffic,
+    are_visible,
+    copy_of,
+    open_files,
+    peer_of,
+    sockets,
+    traffic_of,
+)
 from sophon.server.guard.incoming import Incoming
 
 _LOOK_S = 0.02
 _QUIET_LOOK_S = 0.5  # while there are no connections; 20 checks a second took 0.2 % of a core on an idle node
-_ADMITTED_LOOK_S = 0.1  # at admitted connections: a gigabyte a second is a hundred megabytes in that time
+_ADMITTED_LOOK_S = 0.2  # at admitted connections: ten gigabits a second are a quarter of a gigabyte in that time
 _ALARMED_S = 0.005  # between a rejected call and the check, and so between two checks while calls are rejected
 _LONGEST_S = 1.0  # between checks if the number of open files is unchanged: one may have replaced another
 _STRANGER_BYTES = 1 << 14  # before a call is admitted; a loader's first call has a few KB
@@ -88,7 +99,7 @@ class Bouncer:
         # Inodes of sockets that need no further check: unrelated ones, and those of connections on which a call was
         # admitted, with their addresses.
         self._settled: dict[int, str | None] = {}
-        self._admitted: dict[int, int] = {}  # descriptor and inode of the latter
+        self._admitted: dict[Peer, _Admitted] = {}  # the latter
         self._over = threading.Event()
         self.thrown_out = 0
         self._thread: threading.Thread | None = None
@@ -168,7 +179,7 @@ class Bouncer:
         there: dict[Peer, int] = {}
         still: list[int] = []
         fresh: dict[int, str | None] = {}
-        admitted: dict[int, int] = {}
+        admitted: dict[Peer, _Admitted] = {}
         for number, inode, connection in sockets(self._settled, still):
             try:
                 found = _caller(connection, self._port)
@@ -177,7 +188,7 @@ class Bouncer:
             if found is None or found[0] in self._known:
                 fresh[inode] = None if found is None else found[0][0]
                 if found is not None:
-                    admitted[number] = inode
+                    admitted[found[0]] = _Admitted(number, Borrowed(number, inode))
                     if self._has_enough(found[0][0], fresh):
                         self._throw_out(connection)
                 continue
@@ -209,24 +220,14 @@ class Bouncer:
 
     def _look_at_admitted(self) -> None:
         """Check how much is under way on connections on which a call was admitted."""
-        there: dict[int, int] = {}
-        numbers: dict[Peer, int] = {}
-        traffic: dict[Peer, Traffic] = {}
-        for number, inode in self._admitted.items():
-            try:
-                if os.fstat(number).st_ino != inode:
-                    continue  # closed, and the descriptor is in use again
-                with copy_of(number) as connection:
-                    found = _caller(connection, self._port)
-            except OSError:
-                continue
-            there[number] = inode
-            if found is not None:
-                numbers[found[0]], traffic[found[0]] = number, found[1]
-        self._admitted = there
+        traffic = {peer: seen for peer, one in self._admitted.items() if (seen := one.connection.traffic()) is not None}
+        if len(traffic) < len(self._admitted):
+            self._admitted = {peer: self._admitted[peer] for peer in traffic}
         for peer in self._incoming.too_long(traffic):
-            with suppress(OSError), copy_of(numbers[peer]) as connection:
-                self._throw_out(connection)
+            with suppress(OSError), copy_of(self._admitted[peer].number) as connection:
+                found = _caller(connection, self._port)
+                if found is not None and found[0] == peer:
+                    self._throw_out(connection)
             self._ban(peer[0], time.monotonic())
 
     def _count_gone(self, there: dict[Peer, int], now_s: float) -> None:
@@ -275,6 +276,18 @@ class Bouncer:
                 for address in over:
                     del self._banned_until_s[address]
                 filter_out(self._listeners, self._banned_until_s)
+
+
+class _Admitted(NamedTuple):
+    """A connection on which a call was admitted.
+
+    Args:
+        number: Its descriptor.
+        connection: What shows how much arrives on it.
+    """
+
+    number: int
+    connection: Borrowed
 
 
 def parse_peer(text: str) -> Peer | None:
