@@ -271,7 +271,125 @@ def tokens(tenant: Tenant) -> None:
     tenant.in_threads(8, attack)
 
 
-WAYS = {each.__name__: each for each in (honest, specs, slow, unread, crash, lists, long, pings, resets, tokens)}
+def _let_in(tenant: Tenant) -> socket.socket:
+    """Return a connection on which a call was admitted, at stream 1."""
+    line = _connected(tenant)
+    body = b"\x0a\x04open\x12\x13" + b'{"dataset": "data"}'
+    message = struct.pack(">BI", 0, len(body)) + body
+    head = _head(b"DoAction") + _token(tenant)
+    line.sendall(_frame(1, 4, 1, head) + _frame(0, 1, 1, message))
+    time.sleep(0.2)
+    return line
+
+
+def _token(tenant: Tenant) -> bytes:
+    shown = b"Bearer " + tenant.token.encode()
+    return b"\x00\x0dauthorization" + bytes([len(shown)]) + shown
+
+
+def _frame(kind: int, flags: int, stream: int, data: bytes) -> bytes:
+    return struct.pack(">I", len(data))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + data
+
+
+def pings_let_in(tenant: Tenant) -> None:
+    """Send pings without end on connections on which a call was admitted, with a few bytes of a call now and then."""
+    ping, settings = _frame(6, 0, 0, bytes(8)), _frame(4, 0, 0, b"")
+
+    def attack() -> None:
+        with _let_in(tenant) as line:
+            while tenant.goes_on:
+                line.sendall((ping * 20 + settings) * 50)
+
+    tenant.in_threads(8, attack)
+
+
+def resets_let_in(tenant: Tenant) -> None:
+    """Begin calls with a token and reset them at once, on connections on which a call was admitted."""
+    head = _head(b"DoGet") + _token(tenant)
+
+    def attack() -> None:
+        with _let_in(tenant) as line:
+            stream = 3
+            while tenant.goes_on:
+                parts = []
+                for _ in range(100):
+                    parts += [_frame(1, 4, stream, head), _frame(3, 0, stream, struct.pack(">I", 8))]
+                    stream += 2
+                line.sendall(b"".join(parts))
+
+    tenant.in_threads(8, attack)
+
+
+def streams(tenant: Tenant) -> None:
+    """Begin calls with a token, and never say what is wanted."""
+    head = _head(b"DoGet") + _token(tenant)
+
+    def attack() -> None:
+        with _let_in(tenant) as line:
+            for first in range(3, 100_000, 200):
+                line.sendall(b"".join(_frame(1, 4, stream, head) for stream in range(first, first + 200, 2)))
+                time.sleep(0.01)
+            while tenant.goes_on:
+                time.sleep(0.1)
+
+    tenant.in_threads(8, attack)
+
+
+def unsaid(tenant: Tenant) -> None:
+    """Begin as many calls as a node has threads for, on a few connections, and never say what is wanted."""
+    head = _head(b"DoPut") + _token(tenant)
+
+    def attack() -> None:
+        with _let_in(tenant) as line:
+            for stream in range(3, 203, 2):
+                line.sendall(_frame(1, 4, stream, head))
+            while tenant.goes_on:
+                time.sleep(0.1)
+                line.sendall(b"")
+
+    tenant.in_threads(4, attack)
+
+
+def short(tenant: Tenant) -> None:
+    """Begin calls without end, each in a few bytes: headers that were said before are a number each."""
+    said = b"\x40\x0dauthorization" + bytes([len(tenant.token) + 7]) + b"Bearer " + tenant.token.encode()
+    path = b"/arrow.flight.protocol.FlightService/DoGet"
+    said += b"\x44" + bytes([len(path)]) + path + b"\x41\x09localhost"
+    said += b"\x40\x0ccontent-type\x10application/grpc" + b"\x40\x02te\x08trailers"
+    first = b"\x83\x86" + said
+    again = b"\x83\x86" + bytes(range(0xBE, 0xC3))  # the five latest, the last of them first
+
+    def attack() -> None:
+        with _let_in(tenant) as line:
+            line.sendall(_frame(1, 4, 3, first))
+            for start in range(5, 2_000_000, 2000):
+                line.sendall(b"".join(_frame(1, 4, stream, again) for stream in range(start, start + 2000, 2)))
+            while tenant.goes_on:
+                time.sleep(0.1)
+
+    tenant.in_threads(8, attack)
+
+
+WAYS = {
+    each.__name__: each
+    for each in (
+        honest,
+        specs,
+        slow,
+        unread,
+        crash,
+        lists,
+        long,
+        pings,
+        resets,
+        tokens,
+        pings_let_in,
+        resets_let_in,
+        streams,
+        unsaid,
+        short,
+    )
+}
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ HONEST, HOSTILE = "the-token-of-an-honest-one", "the-token-of-a-hostile-one"
 ATTACK_S = 6.0
 CALL_THREADS = 256 + 64 + 32  # seats, spare ones, and gRPC's own threads and ours that start with work
 REPOSITORY = Path(__file__).parents[2]
+FLOODS = ("long", "pings_let_in", "resets_let_in", "streams", "unsaid")
 PLUGIN = ("--import", "tests.support.plugin_ops")
 
 
@@ -136,7 +137,7 @@ def attacked(server, how, token=HOSTILE, newcomer=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["specs", "slow", "unread", "crash", "lists", "long"])
+@pytest.mark.parametrize("how", ["specs", "slow", "unread", "crash", "lists", *FLOODS])
 def test_an_honest_tenant_beside_a_hostile_one(images, how, monkeypatch):
     monkeypatch.setenv(NODE, "1")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
@@ -156,6 +157,16 @@ def test_a_tenant_whose_workers_are_killed(images):
     assert found["during"] >= 0.4 * found["before"]
     assert found["after"] >= 0.7 * found["before"]
     assert found["gap_s"] < 2
+
+
+@pytest.mark.slow
+def test_a_flood_of_calls_of_a_few_bytes(images):
+    """Each takes gRPC some 10 KB; sixty thousand begin between two looks at the connections."""
+    with node(images) as server:
+        found = attacked(server, "short")
+    assert found["during"] >= 0.3 * found["before"]
+    assert found["after"] >= 0.7 * found["before"]
+    assert found["megabytes"] < 1000
 
 
 @pytest.mark.slow

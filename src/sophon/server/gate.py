@@ -29,11 +29,13 @@ class Pass(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no typ
 
     Args:
         rights: What the caller may read.
+        header_bytes: Size of the call's headers.
         refusal: Why the caller is rejected; None if it has rights.
     """
 
-    def __init__(self, rights: Rights, refusal: AccessError | None = None) -> None:
+    def __init__(self, rights: Rights, header_bytes: int, refusal: AccessError | None = None) -> None:
         self.rights = rights
+        self.header_bytes = header_bytes
         self.refusal = refusal
 
 
@@ -53,14 +55,17 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> Pass:  # noqa: ARG002 - Flight's signature
         """Return the caller's pass, which may be a rejection."""
+        header_bytes = sum(len(name) + len(value) for name, values in headers.items() for value in values)
         if self._tokens is None:
-            return Pass(EVERYTHING)
+            return Pass(EVERYTHING, header_bytes)
         try:
-            return Pass(self._tokens.rights_of(authorization_of(headers)))
+            return Pass(self._tokens.rights_of(authorization_of(headers)), header_bytes)
         except AccessError as error:
             self._alarm.set()
             self._metrics.errors.labels(type(error).__name__).inc()
-            return Pass(_NOTHING, AccessError(str(error)))  # without a traceback, which would contain the token
+            return Pass(
+                _NOTHING, header_bytes, AccessError(str(error))
+            )  # without a traceback, which would contain the token
 
 
 def rights_of(context: flight.ServerCallContext) -> Rights:
@@ -75,6 +80,12 @@ def rights_of(context: flight.ServerCallContext) -> Rights:
     if found.refusal is not None:
         raise flight.FlightUnauthenticatedError(str(found.refusal), error_to_json(found.refusal).encode())
     return found.rights
+
+
+def header_bytes_of(context: flight.ServerCallContext) -> int:
+    """Return the size of a call's headers."""
+    found = context.get_middleware(NAME)
+    return found.header_bytes if isinstance(found, Pass) else 0
 
 
 def authorization_of(headers: Mapping[str, list[str]]) -> str | None:

@@ -35,7 +35,7 @@ from sophon.link.wire import (
 from sophon.server.access import Access, Rights
 from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
-from sophon.server.gate import Gate, rights_of
+from sophon.server.gate import Gate, header_bytes_of, rights_of
 from sophon.server.gathering import HEARTBEAT_S, Gathering
 from sophon.server.guard.bouncer import Bouncer
 from sophon.server.journal import Journal, host_of
@@ -131,7 +131,7 @@ class Service(Refusing):
         with self._typed_errors(context):
             rights = self._executor.admitted(rights, host_of(context.peer()))
         if self._bouncer is not None:
-            self._bouncer.knows(context.peer(), size_bytes)
+            self._bouncer.knows(context.peer(), size_bytes, header_bytes_of(context))
         return rights
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:

@@ -4,8 +4,8 @@ gRPC accepts any connection and processes whatever arrives on it, long before th
 that. So the node checks its own sockets a few times a second. A connection on which no call has been admitted yet may
 send a little and wait a little; beyond that it is closed. An address with many such connections, or one that keeps
 opening new ones, is blocked for a while: the kernel drops packets from that address to the listening socket (a classic
-socket filter, which needs no privileges). So is one that sends messages of more bytes than any call has, whether
-admitted or not (`server.guard.incoming`).
+socket filter, which needs no privileges). So is one that sends more bytes than its calls account for, whether admitted
+or not (`server.guard.incoming`).
 
 No address gets more than half of the descriptors that this process may have, whatever tokens it knows. Should all of
 them be in use, which is what a flood aims at, connections are checked without any.
@@ -44,11 +44,11 @@ from sophon.process.sockets import (
     sockets,
     traffic_of,
 )
-from sophon.server.guard.incoming import Incoming
+from sophon.server.guard.incoming import HEADER_BYTES, Incoming
 
 _LOOK_S = 0.02
 _QUIET_LOOK_S = 0.5  # while there are no connections; 20 checks a second took 0.2 % of a core on an idle node
-_ADMITTED_LOOK_S = 0.2  # at admitted connections: ten gigabits a second are a quarter of a gigabyte in that time
+_ADMITTED_LOOK_S = 0.1  # at admitted connections: ten gigabits a second are a hundred megabytes in that time
 _ALARMED_S = 0.005  # between a rejected call and the check, and so between two checks while calls are rejected
 _LONGEST_S = 1.0  # between checks if the number of open files is unchanged: one may have replaced another
 _STRANGER_BYTES = 1 << 14  # before a call is admitted; a loader's first call has a few KB
@@ -110,12 +110,12 @@ class Bouncer:
             self._thread = threading.Thread(target=self._run, name="sophon-bouncer", daemon=True)
             self._thread.start()
 
-    def knows(self, peer: str, size_bytes: int = 0) -> None:
-        """Record that a call was admitted, and the size of its message; `peer` is gRPC's name for the other side."""
+    def knows(self, peer: str, size_bytes: int = 0, header_bytes: int = HEADER_BYTES) -> None:
+        """Record that a call was admitted, and its size; `peer` is gRPC's name for the other side."""
         found = parse_peer(peer)
         if found is None:
             return
-        self._incoming.called(found, size_bytes)
+        self._incoming.called(found, size_bytes, header_bytes)
         if found in self._known:
             return
         with self._lock:
@@ -223,12 +223,16 @@ class Bouncer:
         traffic = {peer: seen for peer, one in self._admitted.items() if (seen := one.connection.traffic()) is not None}
         if len(traffic) < len(self._admitted):
             self._admitted = {peer: self._admitted[peer] for peer in traffic}
-        for peer in self._incoming.too_long(traffic):
-            with suppress(OSError), copy_of(self._admitted[peer].number) as connection:
-                found = _caller(connection, self._port)
-                if found is not None and found[0] == peer:
-                    self._throw_out(connection)
-            self._ban(peer[0], time.monotonic())
+        now_s = time.monotonic()
+        for peer in self._incoming.excessive(traffic):
+            self._throw_out_admitted(peer)
+            self._ban(peer[0], now_s)
+
+    def _throw_out_admitted(self, peer: Peer) -> None:
+        with suppress(OSError), copy_of(self._admitted[peer].number) as connection:
+            found = _caller(connection, self._port)
+            if found is not None and found[0] == peer:
+                self._throw_out(connection)
 
     def _count_gone(self, there: dict[Peer, int], now_s: float) -> None:
         """Block addresses that send much on connections which end before a call on them is admitted.

@@ -1,25 +1,43 @@
-"""Tells messages that are too long while they arrive, on connections whose caller has been admitted.
+"""Tells what no call accounts for on connections whose caller has been admitted: endless messages, and floods.
 
 gRPC collects all of a message before anybody can look at it, and Arrow sets no bound on its length: a message of 1.5 GB
-took a node 6 GB. So the bytes that have arrived on a connection, which the kernel counts, are compared with those that
-the calls on it account for. The difference is what is still under way: at most one message of each call.
+took a node 6 GB. A call that begins and says nothing takes 10 KB, and pings, resets and empty frames take a core. So
+the bytes that have arrived on a connection, which the kernel counts, are compared with those that the calls on it
+account for. The difference is what is still under way: with an honest trainer, a request or two of a few kilobytes.
 
-What is not counted exactly is overestimated: headers, and what the protocol itself sends in return for our answers.
+What is not counted exactly is overestimated: headers, which the protocol compresses, and what it sends by itself in
+return for our answers.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from sophon.link.wire import MAX_REQUEST_BYTES
 from sophon.process.sockets import Peer, Traffic
 
-_HEADER_BYTES = 1 << 14  # of a call; gRPC accepts no more
+HEADER_BYTES = 4096  # of a call, where nobody has looked
+_FRAME_BYTES = 256  # of a call: its method, and what frames its parts
 _SENT_PER_RECEIVED = 50  # a trainer says in a few bytes that it has received a thousand
-_MOST_BYTES = 32 << 20  # under way on one connection: 64 calls at the same moment
-_MOST_TOTAL_BYTES = 128 << 20  # on all of them
-_MANY_BYTES = 1 << 20  # beyond the total, connections with less are left alone
+_MOST_BYTES = 320 << 10  # under way on one connection, and two of the longest calls that were made on it so far
+_MOST_OF_ADDRESS = 320 << 10  # the same for all connections of an address, and those it closed in the last seconds
+_MOST_TOTAL_BYTES = 16 << 20  # on all of them
+_MANY_BYTES = 1 << 16  # beyond these sums, connections with less are left alone
+_MEMORY_S = 2.0
 _REMEMBERED = 1 << 16  # connections; no node has as many at the same time
+
+
+@dataclass
+class _Called:
+    """What the calls on a connection account for, and what was under way beyond that when it was looked at."""
+
+    size_bytes: int = 0
+    longest_bytes: int = 0
+    beyond_bytes: int = 0
 
 
 class Incoming:
@@ -29,27 +47,50 @@ class Incoming:
     """
 
     def __init__(self) -> None:
-        self._called_bytes: dict[Peer, int] = {}
+        self._called: dict[Peer, _Called] = {}
         self._seen: set[Peer] = set()
+        self._gone: deque[tuple[float, str, int]] = deque()
         self._lock = threading.Lock()
 
-    def called(self, peer: Peer, size_bytes: int) -> None:
-        """Count a call, or a message of one, that has arrived completely."""
+    def called(self, peer: Peer, size_bytes: int, header_bytes: int = HEADER_BYTES) -> None:
+        """Count a call that has arrived completely."""
         with self._lock:
-            counted = self._called_bytes.get(peer, 0)
-            self._called_bytes[peer] = counted + min(size_bytes, MAX_REQUEST_BYTES) + _HEADER_BYTES
-            if len(self._called_bytes) > _REMEMBERED:  # mostly of connections that ended before anybody looked at them
-                self._called_bytes = {one: self._called_bytes[one] for one in self._seen & self._called_bytes.keys()}
+            found = self._called.setdefault(peer, _Called())
+            counted_bytes = min(size_bytes, MAX_REQUEST_BYTES) + header_bytes + _FRAME_BYTES
+            found.size_bytes += counted_bytes
+            found.longest_bytes = max(found.longest_bytes, counted_bytes)
+            if len(self._called) > _REMEMBERED:  # mostly of connections that ended before anybody looked at them
+                self._called = {one: self._called[one] for one in self._seen & self._called.keys()}
 
-    def too_long(self, traffic: dict[Peer, Traffic]) -> list[Peer]:
+    def excessive(self, traffic: Mapping[Peer, Traffic]) -> list[Peer]:
         """Return the connections on which more is under way than calls need, given all that there are."""
+        beyond = self._look(traffic)
+        total_bytes = sum(beyond.values())
+        of_address: Counter[str] = Counter()
+        for peer, many in beyond.items():
+            of_address[peer[0]] += many
+        for _, address, many in self._gone:
+            of_address[address] += many
+        return [
+            peer
+            for peer, many in beyond.items()
+            if many > _MOST_BYTES
+            or (many > _MANY_BYTES and (of_address[peer[0]] > _MOST_OF_ADDRESS or total_bytes > _MOST_TOTAL_BYTES))
+        ]
+
+    def _look(self, traffic: Mapping[Peer, Traffic]) -> dict[Peer, int]:
+        """Return the bytes under way on each connection, beyond two calls like the longest before."""
+        now_s, beyond = time.monotonic(), dict[Peer, int]()
         with self._lock:
             for peer in self._seen - traffic.keys():
-                self._called_bytes.pop(peer, None)
+                found = self._called.pop(peer, None)
+                if found is not None and found.beyond_bytes:
+                    self._gone.append((now_s, peer[0], found.beyond_bytes))
+            while self._gone and self._gone[0][0] < now_s - _MEMORY_S:
+                self._gone.popleft()
             self._seen = set(traffic)
-        under_way = {peer: self._under_way_bytes(peer, seen) for peer, seen in traffic.items()}
-        is_full = sum(under_way.values()) > _MOST_TOTAL_BYTES
-        return [peer for peer, many in under_way.items() if many > _MOST_BYTES or (is_full and many > _MANY_BYTES)]
-
-    def _under_way_bytes(self, peer: Peer, seen: Traffic) -> int:
-        return max(seen.received_bytes - self._called_bytes.get(peer, 0) - seen.sent_bytes // _SENT_PER_RECEIVED, 0)
+            for peer, seen in traffic.items():
+                found = self._called.setdefault(peer, _Called())
+                left = seen.received_bytes - found.size_bytes - seen.sent_bytes // _SENT_PER_RECEIVED
+                found.beyond_bytes = beyond[peer] = max(left - 2 * found.longest_bytes, 0)
+        return beyond
