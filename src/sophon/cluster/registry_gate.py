@@ -14,6 +14,7 @@ from sophon.errors import AccessError
 from sophon.link.wire import error_to_json
 from sophon.server.access import EVERYTHING, Rights, Tokens
 from sophon.server.gate import authorization_of
+from sophon.server.refusing import refuse_streams
 
 NAME = "sophon-registry-gate"
 NOTHING = Rights(frozenset())
@@ -46,8 +47,9 @@ class RegistryGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pya
         self._readers = readers
         self._nodes = nodes
 
-    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> RegistryPass:  # noqa: ARG002 - Flight's
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> RegistryPass:
         """Return the caller's pass, which may be a refusal."""
+        refuse_streams(info)
         shown = authorization_of(headers)
         reading, refusal = _rights(self._readers, shown)
         announcing, _ = _rights(self._nodes, shown)

@@ -19,6 +19,7 @@ from sophon.errors import AccessError
 from sophon.link.wire import error_to_json
 from sophon.server.access import EVERYTHING, Rights, Tokens
 from sophon.server.metrics import Metrics
+from sophon.server.refusing import refuse_streams
 
 NAME = "sophon-gate"
 _NOTHING = Rights(frozenset())
@@ -53,8 +54,9 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
         self._alarm = alarm or threading.Event()
         self._metrics = metrics
 
-    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> Pass:  # noqa: ARG002 - Flight's signature
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> Pass:
         """Return the caller's pass, which may be a rejection."""
+        refuse_streams(info)
         header_bytes = sum(len(name) + len(value) for name, values in headers.items() for value in values)
         if self._tokens is None:
             return Pass(EVERYTHING, header_bytes)

@@ -53,6 +53,18 @@ class Refusing(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         _no_such("DoExchange")
 
 
+def refuse_streams(info: Any) -> None:
+    """Refuse a call with a stream of messages from the caller; called as soon as it begins.
+
+    Flight waits for the first message before it asks the service, with a thread for each call, and however long.
+    """
+    if info.method in _WITH_STREAMS:
+        _no_such(_WITH_STREAMS[info.method])
+
+
+_WITH_STREAMS = {flight.FlightMethod.DO_PUT: "DoPut", flight.FlightMethod.DO_EXCHANGE: "DoExchange"}
+
+
 def _no_such(method: str) -> NoReturn:
     raise flight.FlightServerError(f"this node does not answer {method}; it answers DoGet, DoAction and ListActions")
 
