@@ -20,8 +20,11 @@ test: style
 check: .venv/installed-test
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 6 --dist loadfile --no-loadscope-reorder
 
+# Benchmarks and attacks compare rates, so nothing else runs beside them.
+ALONE := tests/bench tests/trust
 test-slow: .venv/installed-test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest -m slow $(ALONE)
 
 lint: style types
 
