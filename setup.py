@@ -20,10 +20,11 @@ LIBJPEG = Extension(
     "sophon.pipeline.jpeg._libjpeg", ["src/sophon/pipeline/jpeg/_libjpeg.pyx"], depends=ARROW, optional=True
 )
 FILES = Extension("sophon.store._files", ["src/sophon/store/_files.pyx"], optional=True)
+TRAFFIC = Extension("sophon.process._traffic", ["src/sophon/process/_traffic.pyx"], optional=True)
 CALL_THREADS = Extension(
     "sophon.server._call_threads",
     ["src/sophon/server/_call_threads.pyx", "src/sophon/server/bounded_threads.c"],
     optional=True,
 )
 
-setup(ext_modules=[*WINDOWS, *PIXELS, LIBJPEG, SOUND, FILES, CALL_THREADS])
+setup(ext_modules=[*WINDOWS, *PIXELS, LIBJPEG, SOUND, FILES, TRAFFIC, CALL_THREADS])

@@ -24,6 +24,7 @@ EXTENSIONS: Final = {
     "sophon.pipeline._blur": "pictures are blurred more slowly",
     "sophon.pipeline._streams": "plans of large data sets take longer to make",
     "sophon.store._files": "many small files are read more slowly",
+    "sophon.process._traffic": "a storage node spends more CPU time on watching its connections",
     "sophon.server._call_threads": "a flood of calls makes a storage node start thousands of threads",
 }
 _REBUILD: Final = (

@@ -13,10 +13,21 @@ import resource
 import socket
 import stat
 import struct
-from collections.abc import Container, Iterable, Iterator
+from array import array
+from collections.abc import Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from sophon.process.alarm import Alarm
+
+if TYPE_CHECKING:
+    from sophon.process import _traffic as kernel
+else:
+    try:
+        from sophon.process import _traffic as kernel
+    except ImportError:  # built without a compiler, or not on Linux
+        kernel = None
 
 Peer = tuple[str, int]
 
@@ -80,8 +91,8 @@ class Borrowed:
     """
 
     def __init__(self, number: int, inode: int) -> None:
-        self._number = number
-        self._inode = inode
+        self.number = number
+        self.inode = inode
         self._socket = socket.socket(fileno=number)
 
     def __del__(self) -> None:
@@ -90,9 +101,32 @@ class Borrowed:
     def traffic(self) -> Traffic | None:
         """Return what went over it so far; None once it is closed."""
         try:
-            return traffic_of(self._socket) if os.fstat(self._number).st_ino == self._inode else None
+            return traffic_of(self._socket) if os.fstat(self.number).st_ino == self.inode else None
         except OSError:
             return None
+
+
+def wait_for_change(
+    alarm: Alarm, connections: Collection[Borrowed], enough_bytes: int, files: int, *, each_s: float, most_s: float
+) -> None:
+    """Wait for an alarm, for one of some connections to end or all to have received much, or for a file to be opened.
+
+    It may return early.
+
+    Args:
+        alarm: Ends the wait at once.
+        connections: The connections.
+        enough_bytes: Bytes that all of them together have received since they began.
+        files: How many files this process has open, by `open_files`.
+        each_s: How often to look.
+        most_s: How long to wait at most.
+    """
+    if kernel is None:
+        alarm.wait(each_s)
+        return
+    numbers = array("q", [one.number for one in connections])
+    inodes = array("Q", [one.inode for one in connections])
+    kernel.wait(alarm.fileno(), numbers, inodes, enough_bytes, files, each_s, most_s)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ Concurrency: Flight asks the gate on the thread of each call.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyarrow import flight
 
 from sophon.errors import AccessError
 from sophon.link.wire import error_to_json
+from sophon.process.alarm import Alarm
 from sophon.server.access import EVERYTHING, Rights, Tokens
 from sophon.server.metrics import Metrics
 from sophon.server.refusing import refuse_streams
@@ -49,9 +49,9 @@ class Gate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has
         alarm: Set when a call is rejected, for whoever watches the connections.
     """
 
-    def __init__(self, tokens: Tokens | None, metrics: Metrics, alarm: threading.Event | None = None) -> None:
+    def __init__(self, tokens: Tokens | None, metrics: Metrics, alarm: Alarm | None = None) -> None:
         self._tokens = tokens
-        self._alarm = alarm or threading.Event()
+        self._alarm = alarm or Alarm()
         self._metrics = metrics
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> Pass:

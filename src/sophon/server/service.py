@@ -32,6 +32,7 @@ from sophon.link.wire import (
     parse_json,
     sizes_to_bytes,
 )
+from sophon.process.alarm import Alarm
 from sophon.server.access import Access, Rights
 from sophon.server.executor import Executor
 from sophon.server.gate import NAME as GATE
@@ -88,7 +89,7 @@ class Service(Refusing):
         metrics.in_flight_bytes.set_function(lambda: seats.held_bytes)
         self._paces = Paces()
         self._draining = threading.Event()
-        alarm = threading.Event()
+        alarm = Alarm()
         gate = Gate(access.tokens, metrics, alarm)
         self._bouncer: Bouncer | None = None
         super().__init__(location, middleware={GATE: gate}, **access.tls_options())

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
+from sophon.process.alarm import Alarm
 from sophon.process.sockets import (
     Borrowed,
     Peer,
@@ -43,12 +44,14 @@ from sophon.process.sockets import (
     peer_of,
     sockets,
     traffic_of,
+    wait_for_change,
 )
 from sophon.server.guard.incoming import HEADER_BYTES, Incoming
 
 _LOOK_S = 0.02
 _QUIET_LOOK_S = 0.5  # while there are no connections; 20 checks a second took 0.2 % of a core on an idle node
 _ADMITTED_LOOK_S = 0.1  # at admitted connections: ten gigabits a second are a hundred megabytes in that time
+_NOTICED_BYTES = 1 << 16  # on all admitted connections together; less than this does not make the thread look closer
 _ALARMED_S = 0.005  # between a rejected call and the check, and so between two checks while calls are rejected
 _LONGEST_S = 1.0  # between checks if the number of open files is unchanged: one may have replaced another
 _STRANGER_BYTES = 1 << 14  # before a call is admitted; a loader's first call has a few KB
@@ -82,9 +85,9 @@ class Bouncer:
             each call, thousands of them in the time between two checks of a quiet node.
     """
 
-    def __init__(self, port: int, alarm: threading.Event | None = None) -> None:
+    def __init__(self, port: int, alarm: Alarm | None = None) -> None:
         self._port = port
-        self._alarm = alarm or threading.Event()
+        self._alarm = alarm or Alarm()
         self._lock = threading.RLock()  # around `_known`, bans and what leads to them
         self._known: dict[Peer, None] = {}  # the newest last
         self._incoming = Incoming()
@@ -100,6 +103,7 @@ class Bouncer:
         # admitted, with their addresses.
         self._settled: dict[int, str | None] = {}
         self._admitted: dict[Peer, _Admitted] = {}  # the latter
+        self._received_bytes = 0  # on admitted connections, when they were last looked at
         self._over = threading.Event()
         self.thrown_out = 0
         self._thread: threading.Thread | None = None
@@ -156,9 +160,11 @@ class Bouncer:
     def _run(self) -> None:
         has_strangers, looked_s, count = False, -math.inf, 0
         while not self._over.is_set():
-            is_alarmed = self._alarm.wait(
-                _LOOK_S if has_strangers else _ADMITTED_LOOK_S if self._admitted else _QUIET_LOOK_S
-            )
+            if self._admitted and not has_strangers:
+                self._wait_for_change(count, looked_s + _LONGEST_S)
+            else:
+                self._alarm.wait(_LOOK_S if has_strangers else _QUIET_LOOK_S)
+            is_alarmed = self._alarm.is_set
             if is_alarmed:
                 self._over.wait(_ALARMED_S)
                 self._alarm.clear()
@@ -172,6 +178,13 @@ class Bouncer:
                 LOG.exception("connections could not be checked; the next check is in %g s", _QUIET_LOOK_S)
                 has_strangers = False
                 self._over.wait(_QUIET_LOOK_S)
+
+    def _wait_for_change(self, files: int, until_s: float) -> None:
+        """Wait until there may be something to look at: all is quiet on most nodes most of the time."""
+        connections = [one.connection for one in self._admitted.values()]
+        enough_bytes = self._received_bytes + _NOTICED_BYTES
+        most_s = max(until_s - time.monotonic(), _ADMITTED_LOOK_S)
+        wait_for_change(self._alarm, connections, enough_bytes, files, each_s=_ADMITTED_LOOK_S, most_s=most_s)
 
     def _look(self, now_s: float) -> bool:
         """Check all connections once; return whether there are any without an admitted call."""
@@ -223,6 +236,7 @@ class Bouncer:
         traffic = {peer: seen for peer, one in self._admitted.items() if (seen := one.connection.traffic()) is not None}
         if len(traffic) < len(self._admitted):
             self._admitted = {peer: self._admitted[peer] for peer in traffic}
+        self._received_bytes = sum(seen.received_bytes for seen in traffic.values())
         now_s = time.monotonic()
         for peer in self._incoming.excessive(traffic):
             self._throw_out_admitted(peer)
