@@ -65,7 +65,9 @@ class JpegWindow(AheadCodec):
     def encode_ahead(self, data: Payload, pipeline: Pipeline, key: Key, trace: Trace | None = None) -> bytes:
         """Return the window that one pass of a sample needs."""
         indexes = INDEXES if self._indexes is None else self._indexes
-        check_jpeg(data)
+        index = indexes.find(data)
+        if index is None:  # a file with the same bytes was checked before it was indexed
+            check_jpeg(data)
         try:
             header = parse(data)
             if trace is not None:
@@ -74,7 +76,7 @@ class JpegWindow(AheadCodec):
             box = box_of(pipeline, key, header)
             if box is None:
                 raise WholeNeeded("this pass needs the whole picture.")
-            window = _cut(data, header, box, indexes, None if header.scans else indexes.find(data))
+            window = _cut(data, header, box, indexes, None if header.scans else index)
         except NotWindowable as reason:  # the whole file is sent instead
             raise OpError(f"{reason}.") from reason
         return payload_of(window)
