@@ -135,6 +135,46 @@ def test_masks_that_a_csv_file_names(tmp_path):
         assert torch.equal(found[at][1], mask)
 
 
+CROPPED = v2.Compose([v2.RandomCrop(40), v2.RandomHorizontalFlip(), v2.ToImage()])
+POLICIES = ["0:window", "2:webp", *slow("none", "1:webp", "2:zstd", "all", "optimal")]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_boxes_and_labels_in_columns_follow_a_picture_that_has_no_field_beside_it(tmp_path, policy):
+    samples = raws()
+    path = write_listing(tmp_path, samples, "jsonl")
+    joint = Joint(CROPPED, ("image", {"boxes": "objects", "labels": "what"}), KINDS)
+    options = ("--cache-dir", str(tmp_path / "cache"))
+    with LocalServer(path, 1, options=options) as server:
+        for source, workers in ((path, 0), (server.url, 2)):
+            more = {"seed": SEED, "batch_size": 4, "num_workers": workers, "policy": policy}
+            with sophon.DataLoader(source, joint, **more) as loader:
+                found = [one for batch in loader for one in zip(*batch, strict=True)]
+            shape = ("image", {"boxes": "boxes", "labels": "labels"})
+            for at, raw in enumerate(samples):
+                assert not differences(found[at], theirs(CROPPED, raw, Key(SEED, 0, at), shape)), (at, source)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("shape", [("image",), ("image", "label")], ids=len)
+def test_a_picture_alone_or_with_its_class_can_be_cut_as_well(tmp_path, shape, policy):
+    samples = raws()
+    for at, raw in enumerate(samples):
+        (tmp_path / "train" / "ab"[at % 2]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "train" / "ab"[at % 2] / f"{at}.jpg").write_bytes(raw.image)
+    options = ("--cache-dir", str(tmp_path / "cache"))
+    with (
+        LocalServer(tmp_path / "train", 1, options=options) as server,
+        sophon.DataLoader(server.url, Joint(CROPPED, shape), seed=SEED, policy=policy, num_workers=2) as loader,
+    ):
+        found = list(loader)
+    order = sorted(range(COUNT), key=lambda at: f"{'ab'[at % 2]}/{at}.jpg")
+    for place, at in enumerate(order):
+        (picture,) = theirs(CROPPED, samples[at], Key(SEED, 0, place), ("image",))
+        assert torch.equal(found[place][0][0], picture), at
+        assert shape == ("image",) or int(found[place][1]) == at % 2
+
+
 DAMAGE = {
     "mask of another size": ({"mask": "9.png"}, OpError, r"field 'mask': the mask has 7×7 pixels, but its picture has"),
     "mask that is none": ({"mask": "broken.png"}, OpError, r"field 'mask': the mask cannot be decoded"),

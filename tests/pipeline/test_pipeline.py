@@ -446,3 +446,23 @@ def test_an_op_of_ones_own_can_be_registered_once():
             register(type("Mine", (Op,), {}))
     finally:
         del OPS["Mine"]
+
+
+def test_a_pipeline_whose_picture_targets_follow_stays_one_even_if_no_field_crosses_the_link():
+    plain = Pipeline([ops.Decode(), ops.RandomCrop(8), ops.ToTensor()])
+    joint = plain.along([])
+    assert joint.is_joint
+    assert not plain.is_joint
+    assert joint != plain
+    assert joint.fingerprint != plain.fingerprint
+    for same in (
+        Pipeline.from_json(joint.to_json()),
+        Pipeline.from_spec(joint.to_spec()),
+        pickle.loads(pickle.dumps(joint)),
+    ):
+        assert same == joint
+        assert same.is_joint
+        assert same.fingerprint == joint.fingerprint
+    assert joint.prefix(2).is_joint
+    assert not plain.prefix(2).is_joint
+    assert Pipeline.from_json(plain.to_json()) == plain

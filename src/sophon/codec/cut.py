@@ -96,7 +96,7 @@ def make_payload(pipeline: Pipeline, data: bytes, key: Key, cut: Cut, trace: Tra
     For a pipeline with fields, both the bytes and the payload are bundles of these fields.
     """
     codec = check_cut(pipeline, cut)
-    if pipeline.fields and not pipeline.takes_bundle:
+    if pipeline.is_joint:
         return _make_joint(pipeline, codec, data, key, cut, trace or Trace(len(pipeline)))
     return _make_single(pipeline, codec, data, key, cut, trace)
 

@@ -97,7 +97,7 @@ def can_follow(pipeline: Pipeline, first: Cut, cut: Cut) -> bool:
     """Return whether a relay can make the second of two legal cuts from what crosses the link at the first."""
     if first == cut:
         return True
-    if pipeline.fields and first != RAW:
+    if (pipeline.is_joint or pipeline.fields) and first != RAW:
         return False
     if looks_ahead(first):
         return can_crop_early(pipeline, cut.k)

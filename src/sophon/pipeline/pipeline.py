@@ -45,12 +45,14 @@ class Pipeline:
             callable that is not an op becomes a `Call`: it stays on the trainer, and so does everything after it.
             `Views` become several ops, one for each stage.
         fields: Name and kind of each further field that accompanies the picture: masks, boxes. The payload of such a
-            sample holds all of them (`codec.targets`); only the trainer processes them.
+            sample holds all of them and the picture's size (`codec.targets`); only the trainer processes them. None if
+            nothing follows the picture; there may be none that cross the link, as where boxes are columns.
 
     Attributes:
         ops: The ops of the pipeline.
         specs: Specs before the first op and after each op.
         fingerprint: Identifies the pipeline on both sides of the link.
+        is_joint: Whether targets follow the picture, so that its payload comes with fields and its size.
         portable: How many of the first ops can be sent to another machine.
         drawable: How many of the first ops have parameters that a storage node can draw; it knows boxes only from a
             field.
@@ -62,14 +64,15 @@ class Pipeline:
     """
 
     __slots__ = (
-        "_fused", "_last_random", "crop", "drawable", "fields", "fingerprint", "first_call", "looks", "max_cut",
-        "notes", "ops", "portable", "specs",
+        "_fused", "_last_random", "crop", "drawable", "fields", "fingerprint", "first_call", "is_joint", "looks",
+        "max_cut", "notes", "ops", "portable", "specs",
     )  # fmt: skip
 
     ops: tuple[Op, ...]
     fields: tuple[tuple[str, str], ...]
     specs: tuple[Spec, ...]
     fingerprint: str
+    is_joint: bool
     portable: int
     drawable: int
     max_cut: int
@@ -80,7 +83,9 @@ class Pipeline:
     _fused: dict[int, tuple[Fused, ...]]
     _last_random: int
 
-    def __init__(self, ops: Iterable[Op | Callable[[Any], Any]], fields: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self, ops: Iterable[Op | Callable[[Any], Any]], fields: Iterable[tuple[str, str]] | None = None
+    ) -> None:
         told = tuple(map(as_call, ops))
         if not 1 <= len(told) <= MOST_STEPS:
             raise ConfigError(f"expected 1 to {MOST_STEPS} ops, got {len(told)}")
@@ -96,19 +101,22 @@ class Pipeline:
             except ConfigError as error:
                 raise ConfigError(f"op {position}: {error}") from error
         steps = _with_metadata(tuple(found), specs)
-        along = _checked_fields(tuple(fields))
+        along = _checked_fields(() if fields is None else tuple(fields))
         first = steps[0]
+        takes_bundle = isinstance(first, Decoder) and bool(first.fields)
+        is_joint = fields is not None and not takes_bundle
         if isinstance(first, Decoder) and first.fields:
             if along not in ((), first.fields):
                 raise ConfigError(f"fields: {first.name()} decodes {first.fields} with the first field; leave them out")
             along = _checked_fields(first.fields)
         spec = [op.to_spec() for op in steps]
-        text = _canonical([spec, along] if along else spec)
+        text = _canonical([spec, along] if along or is_joint else spec)
         set_ = object.__setattr__
         set_(self, "ops", steps)
         set_(self, "fields", along)
         set_(self, "specs", tuple(specs))
         set_(self, "fingerprint", hashlib.sha256(text.encode()).hexdigest()[:32])
+        set_(self, "is_joint", is_joint)
         set_(self, "_fused", fuse(steps))
         # Facts that every sample needs are computed once.
         set_(self, "portable", _first(steps, lambda op: not op.portable))
@@ -226,12 +234,13 @@ class Pipeline:
     def to_spec(self) -> dict[str, Json]:
         """Return the pipeline as JSON values."""
         ops = [op.to_spec() for op in self.ops]
-        return {"format": _FORMAT, "ops": ops} | ({"fields": [list(one) for one in self.fields]} if self.fields else {})
+        has_fields = self.fields or self.is_joint
+        return {"format": _FORMAT, "ops": ops} | ({"fields": [list(one) for one in self.fields]} if has_fields else {})
 
     def to_json(self) -> str:
         """Return the pipeline as JSON text, one line per op."""
         ops = ",\n".join(f"    {json.dumps(op.to_spec(), allow_nan=False)}" for op in self.ops)
-        fields = f',\n  "fields": {json.dumps(self.fields)}' if self.fields else ""
+        fields = f',\n  "fields": {json.dumps(self.fields)}' if self.fields or self.is_joint else ""
         return f'{{\n  "format": {_FORMAT},\n  "ops": [\n{ops}\n  ]{fields}\n}}'
 
     @classmethod
@@ -249,11 +258,11 @@ class Pipeline:
         Every op is examined once, in order, up to the first invalid one. Returns None if the very first op is invalid.
         """
         steps: list[Op] = []
-        fields: Json = ()
+        fields: Json = None
         try:
             specs = [ENCODED]
             parts = _parts(spec)
-            fields = _checked_fields(spec.get("fields", ()))
+            fields = _checked_fields(spec["fields"]) if "fields" in spec else None
             for position, part in enumerate(parts):
                 try:
                     op = op_from_spec(part)
@@ -278,7 +287,11 @@ class Pipeline:
 
     def prefix(self, stop: int) -> Pipeline:
         """Return the pipeline of the first ops only, which is all that a storage node needs to know."""
-        return Pipeline(self.ops[:stop], self.fields)
+        return self.with_ops(self.ops[:stop])
+
+    def with_ops(self, ops: Iterable[Op]) -> Pipeline:
+        """Return a pipeline of other ops for samples with the same fields."""
+        return Pipeline(ops, self._given_fields)
 
     def along(self, fields: Iterable[tuple[str, str]]) -> Pipeline:
         """Return the same pipeline for samples with further fields, each by name and kind."""
@@ -302,20 +315,28 @@ class Pipeline:
             lines.append(f"{position}  {title(op):<{width}} → {spec!s:<24} {', '.join(notes)}".rstrip())
         return "\n".join(lines)
 
+    @property
+    def _given_fields(self) -> tuple[tuple[str, str], ...] | None:
+        return self.fields if self.is_joint else None
+
+    @property
+    def _identity(self) -> tuple[tuple[Op, ...], tuple[tuple[str, str], ...] | None]:
+        return self.ops, self._given_fields
+
     def __len__(self) -> int:
         return len(self.ops)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pipeline) and (self.ops, self.fields) == (other.ops, other.fields)
+        return isinstance(other, Pipeline) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash((self.ops, self.fields))
+        return hash(self._identity)
 
     def __repr__(self) -> str:
         return f"Pipeline([{', '.join(map(repr, self.ops))}])"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Pipeline, (self.ops, self.fields))  # for spawned worker processes; slots and fusions are rebuilt
+        return (Pipeline, self._identity)  # for spawned worker processes; slots and fusions are rebuilt
 
 
 def _first(ops: Sequence[Op], is_it: Callable[[Op], bool]) -> int:

@@ -376,7 +376,7 @@ def _within(pipeline: Pipeline, limits: Limits, reason: str) -> tuple[Pipeline |
             break
     first = pipeline.ops[0]
     if isinstance(first, Decoder) and (bounded := first.within(limits.pixels)) is not first:
-        pipeline = Pipeline([bounded, *pipeline.ops[1:]], pipeline.fields)
+        pipeline = pipeline.with_ops([bounded, *pipeline.ops[1:]])
     return pipeline, reason
 
 

@@ -47,7 +47,7 @@ def divided(pipeline: Pipeline) -> tuple[Pipeline, Tensor | None]:
     value: Any = Image.merge(mode, [Image.fromarray(ramp)] * len(mode)) if mode == "RGB" else Image.fromarray(ramp)
     for op in ending:
         value = op.apply(value, None)
-    return Pipeline([*ops[:first], PILToTensor()], pipeline.fields), np.ascontiguousarray(value[:, 0])
+    return pipeline.with_ops([*ops[:first], PILToTensor()]), np.ascontiguousarray(value[:, 0])
 
 
 @dataclass(frozen=True)
