@@ -7,6 +7,7 @@ import pytest
 
 import sophon
 from sophon.bench.pictures.photo_folder import write_photos
+from sophon.codec.cut import Cut
 from sophon.errors import ArtifactError, ConfigError
 from sophon.loader.planning import clocks, planner
 from sophon.loader.planning import replanning as replan
@@ -70,6 +71,17 @@ def test_it_measures_then_plans_and_the_bits_stay_the_same(slow_link, truth, pol
     assert found[2][1] == pytest.approx(predicted, rel=0.1)
     assert "Cuts:" in loader.plan.explain()
     assert "on the link" in loader.profile.explain()
+
+
+@pytest.mark.parametrize(("reason", "is_for_good"), [("whole", False), ("op_failed", True)])
+def test_a_pass_that_needed_the_whole_file_says_nothing_about_the_next_one(slow_link, reason, is_for_good):
+    loader = _loader(slow_link)
+    _epochs(loader, 1)
+    window = Cut(0, "window")
+    loader._planner.hear("received", 0, 3, 100, 0.0, 0.0, time.monotonic(), 0.0, str(window), reason)
+    _epochs(loader, 1)
+    refused = np.isinf(loader.profile.payload_bytes[:, loader.profile.column(window)])
+    assert refused.tolist() == [is_for_good and sample == 3 for sample in range(COUNT)]
 
 
 def test_worker_processes_measure_and_plan_as_threads_do(slow_link, truth):

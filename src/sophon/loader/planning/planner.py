@@ -33,7 +33,7 @@ from sophon.codec.cut import RAW, Cut
 from sophon.codec.table import offered
 from sophon.errors import ConfigError
 from sophon.link.transport import Fetch
-from sophon.link.wire import WHOLE, Reply
+from sophon.link.wire import Reply
 from sophon.loader.account.stats import Stats
 from sophon.loader.order.ranks import ranks_here
 from sophon.loader.planning.background import Background, Job
@@ -62,7 +62,8 @@ from sophon.profile.recorder import Recorder, Storage
 from sophon.profile.table import Profile
 from sophon.profile.verdict import Verdict
 
-_CANNOT = ("op_failed", "crash", "cpu_limit", WHOLE)  # reasons for a smaller cut that will recur
+# Reasons for a smaller cut that will recur. Not that this pass needed the whole file: the next one may crop.
+_CANNOT = ("op_failed", "crash", "cpu_limit")
 _OWN_WEIGHT = 0.02  # weight of the newest sample in the mean cost of the user's own steps: averages about fifty
 _CAREFUL = 4  # times the samples that the first plan needs: that many are in flight by the time it is made
 _MOST_ASKED = 1 << 20  # samples whose sizes are requested when an epoch begins: 8 MB beside the first samples
