@@ -21,6 +21,7 @@ import torch  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
 
 from sophon.pipeline import Key  # noqa: E402
+from sophon.store.digests import write_digests  # noqa: E402
 from tests.support.joint_oracle import differences, raw_sample, theirs  # noqa: E402
 
 COUNT, SEED = 6, 5
@@ -145,9 +146,12 @@ def test_boxes_and_labels_in_columns_follow_a_picture_that_has_no_field_beside_i
     path = write_listing(tmp_path, samples, "jsonl")
     joint = Joint(CROPPED, ("image", {"boxes": "objects", "labels": "what"}), KINDS)
     options = ("--cache-dir", str(tmp_path / "cache"))
+    digests = tmp_path / "digests.parquet"
+    write_digests(sophon.open_store(path), digests)
+    checked = sophon.Faults(verify=sophon.Verify(digests, "all"))
     with LocalServer(path, 1, options=options) as server:
-        for source, workers in ((path, 0), (server.url, 2)):
-            more = {"seed": SEED, "batch_size": 4, "num_workers": workers, "policy": policy}
+        for source, workers, faults in ((path, 0, None), (server.url, 2, None), (server.url, 0, checked)):
+            more = {"seed": SEED, "batch_size": 4, "num_workers": workers, "policy": policy, "faults": faults}
             with sophon.DataLoader(source, joint, **more) as loader:
                 found = [one for batch in loader for one in zip(*batch, strict=True)]
             shape = ("image", {"boxes": "boxes", "labels": "labels"})

@@ -1,9 +1,13 @@
 """Right bytes for the right sample: a node that sends other samples' valid bytes is found out, and named."""
 
+import struct
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
 import sophon
+from sophon.bundle import pack, unpack
 from sophon.cli.index import index
 from sophon.codec import RAW, Cut, make_payload
 from sophon.errors import ArtifactError, ConfigError, ProtocolError
@@ -143,6 +147,24 @@ def test_a_share_is_checked_that_nobody_can_foresee(data):
     for _ in range(6400):
         transport.check(reply, request, 10)
     assert 100 < counted.looked < 320  # 200 are to be expected
+
+
+@pytest.mark.parametrize("cut", ["2:zstd", "0:window", "1:webp"])
+def test_a_picture_that_targets_follow_is_checked_with_its_size(data, cut):
+    _, store, path = data
+    joint = RECIPE.along([])  # its targets are columns: no field crosses the link
+    transport = VerifiedTransport(sophon.RemoteDataset(store.path, RECIPE).transport, Digests.load(path), "all", RECIPE)
+    request = sophon.RemoteDataset(store.path, RECIPE, policy=cut).samples.request(0, [0])
+    request = replace(request, pipeline=joint.to_spec())
+    sample = int(request.samples[0])
+    honest = make_payload(joint, store.read(sample), request.key(0), Cut.parse(cut))
+    label = int(store.manifest.labels[sample])
+    transport.check(Reply(0, Cut.parse(cut), honest, label), request, 10)
+    picture, size = unpack(honest, 2)
+    height, width = struct.unpack("<II", size)
+    lie = pack([bytes(picture), struct.pack("<II", height + 1, width)])
+    with pytest.raises(ProtocolError, match="lied about sample"):
+        transport.check(Reply(0, Cut.parse(cut), lie, label), request, 10)
 
 
 def test_a_sample_that_comes_again_in_an_epoch_is_no_lie(data):

@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, finish_payload, is_exact, make_payload
+from sophon.codec.targets import taken_apart
 from sophon.errors import ConfigError, OpError, ProtocolError
 from sophon.link.listing import Listing
 from sophon.link.transport import Fetch, Opened, Transport
 from sophon.link.wire import Reply, Request, StreamClock
 from sophon.pipeline import Pipeline
 from sophon.pipeline.probe import bits_of
+from sophon.pipeline.trace import Trace
 from sophon.store.digests import Digests
 
 _SHARES = {"sampled": (1 / 32, 1 / 1024), "all": (1.0, 1.0)}  # share of raw files, and of processed samples
@@ -53,7 +55,7 @@ class VerifiedTransport(Transport):
         inner: Source of the samples.
         digests: Digests of their files.
         samples: Which samples are checked.
-        pipeline: The pipeline that they go through.
+        pipeline: The pipeline that they go through; a request says whether targets follow the picture.
     """
 
     def __init__(self, inner: Transport, digests: Digests, samples: str, pipeline: Pipeline) -> None:
@@ -61,7 +63,7 @@ class VerifiedTransport(Transport):
         self.address = inner.address
         self.is_remote = inner.is_remote
         self.digests = digests
-        self.pipeline = pipeline
+        self._pipelines = {False: pipeline, True: pipeline.along([])}  # by whether targets follow the picture
         self.shares = _SHARES[samples]
         self._random = random.SystemRandom()
         # Replies until the next one that is checked, of raw files and of processed samples. Drawing the gaps costs a
@@ -128,17 +130,29 @@ class VerifiedTransport(Transport):
 
     def _is_made_of(self, reply: Reply, data: Payload, request: Request) -> bool:
         """Return whether the remaining ops give the same bits for the reply as for the file."""
-        key, stop = request.key(reply.position), self.pipeline.first_call
-        theirs = finish_payload(self.pipeline, reply.payload, key, reply.cut, stop)
+        pipeline = self._pipelines["fields" in request.pipeline]
+        key, trace = request.key(reply.position), Trace(len(pipeline))
+        # What is drawn from columns, such as boxes, is drawn on the trainer.
+        stop = min(pipeline.first_call, pipeline.drawable)
+        payload, size = _picture(pipeline, reply.payload)
+        theirs = finish_payload(pipeline, payload, key, reply.cut, stop)
         try:
             if is_exact(reply.cut):
-                ours = finish_payload(self.pipeline, data, key, RAW, stop)
+                ours = finish_payload(pipeline, data, key, RAW, stop, None, trace)
             else:
-                made = make_payload(self.pipeline, bytes(data), key, reply.cut)
-                ours = finish_payload(self.pipeline, made, key, reply.cut, stop)
+                made, _ = _picture(pipeline, make_payload(pipeline, bytes(data), key, reply.cut, trace))
+                ours = finish_payload(pipeline, made, key, reply.cut, stop)
         except OpError:
             return False  # an honest node could not have processed it either
-        return bits_of(theirs) == bits_of(ours)
+        return bits_of(theirs) == bits_of(ours) and size in ((0, 0), trace.size)
+
+
+def _picture(pipeline: Pipeline, payload: Payload) -> tuple[Payload, tuple[int, int]]:
+    """Return the payload of a picture, and its size if that comes along, because targets follow it."""
+    if not pipeline.is_joint:
+        return payload, (0, 0)
+    picture, size, _ = taken_apart(pipeline, payload, is_raw=False)
+    return picture, size
 
 
 class _VerifiedFetch(Fetch):
