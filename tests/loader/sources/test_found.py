@@ -4,11 +4,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sophon.errors import ConfigError, UnavailableError
+from sophon.codec.cut import RAW
+from sophon.errors import ConfigError, RetryableError, UnavailableError
 from sophon.link.listing import Listing
 from sophon.link.transport import Opened
+from sophon.link.wire import Request
 from sophon.loader.sources.census import check_numbers
-from sophon.loader.sources.union import Told, unite, whole_of
+from sophon.loader.sources.found import Vacant
+from sophon.loader.sources.source import Source
+from sophon.loader.sources.union import Holding, Told, unite, whole_of
+from sophon.pipeline import Pipeline, ops
 
 
 def told(name, ids, labels, classes, sizes=None):
@@ -68,3 +73,14 @@ def test_parts_with_numbers_are_complete_or_the_missing_one_is_named():
         check_numbers([opened("1/2"), opened("2/2", "other")])
     with pytest.raises(ConfigError, match="divide one differently"):
         check_numbers([opened("1/2"), opened("2/3")])
+
+
+@pytest.mark.parametrize(("may_move", "kind"), [(True, RetryableError), (False, ConfigError)])
+def test_a_node_that_came_back_without_a_sample_is_asked_again_until_another_one_has_it(may_move, kind):
+    pipeline = Pipeline([ops.Decode()])
+    source = Source(Vacant(), pipeline)
+    source.may_move, source._opened = may_move, Opened("train", 2, "f")
+    source._holding = Holding(np.array([1, 3]))
+    request = Request("train", pipeline.to_spec(), 0, 0, (0, 1), (RAW, RAW))
+    with pytest.raises(kind, match="hold"):
+        source.fetch(request, 1.0)

@@ -72,10 +72,21 @@ class Source(Transport):
         fitted = replace(request, dataset=opened.name)
         fitted = self._through(fitted, opened) if opened.behind is not None else self._straight(fitted, opened)
         if self._holding is not None:
-            own, its = self._holding.own_of(request.samples), opened.fingerprint
+            own, its = self._own_of(self._holding, request.samples), opened.fingerprint
             fitted = replace(fitted, dataset_fingerprint=its, samples=own, keys=request.keys or request.samples)
             fitted = replace(fitted, columns_digest=opened.columns_digest if request.columns_digest else "")
         return _PiecesFetch(self, self._inner, fitted, opened.max_samples, timeout_s)
+
+    def _own_of(self, holding: Holding, samples: tuple[int, ...]) -> tuple[int, ...]:
+        try:
+            return holding.own_of(samples)
+        except ConfigError as error:
+            if not self.may_move:
+                raise
+            # It came back without them, and the node that has them now has not been found yet.
+            raise RetryableError(
+                f"{self.address} no longer holds the same samples; looking for other holders"
+            ) from error
 
     def moved(self, error: Error, asked: str) -> Error:
         """Return the error of a request; a retryable one if the node was restarted with other files.
