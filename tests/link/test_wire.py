@@ -126,8 +126,14 @@ def test_a_batch_of_raw_samples_says_what_replies_one_by_one_do(rows, has_labels
     assert batch.equals(batch_of(replies))
     assert list(replies_of(batch, _asking_for(replies))) == replies
     asked = replace(_asking_for(replies), samples=(0,) * int(positions.max()), cuts=(RAW,) * int(positions.max()))
-    with pytest.raises(ProtocolError, match="a reply to position"):
+    with pytest.raises(ProtocolError, match="a reply to position|replies to a request"):
         list(replies_of(batch, asked))
+
+
+def test_more_replies_than_samples_are_refused_before_anything_is_made_of_them():
+    replies = [Reply(0)] * 3
+    with pytest.raises(ProtocolError, match="got 3 replies to a request for 1 samples"):
+        list(replies_of(batch_of(replies), _asking_for(replies[:1])))
 
 
 def test_the_largest_request_is_small_enough():

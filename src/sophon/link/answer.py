@@ -97,6 +97,15 @@ _FAMILIES = frozenset(name.partition(":")[0] for name in CODECS)
 _MISSING = object()
 
 
+def _is_broken(text: str) -> bool:
+    """Return whether a string has half of a surrogate pair, which JSON can spell but no encoding can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 class _Reader:
     def __init__(self, message: dict[str, Any], address: str) -> None:
         self._message = message
@@ -121,7 +130,8 @@ class _Reader:
     def number(self, name: str, least: float, most: float, default: Any = _MISSING) -> float:
         value = self._value(name, default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not least <= value <= most:
+        # Compared first: an integer may be too long for a float, and NaN is in no interval.
+        if not is_number or not least <= value <= most or not math.isfinite(value):
             raise self._wrong(name, value, f"a number in {least:g} … {most:,}")
         return float(value)
 
@@ -133,7 +143,7 @@ class _Reader:
 
     def text(self, name: str, default: Any = _MISSING) -> str:
         value = self._value(name, default)
-        if not isinstance(value, str) or len(value) > _MOST_TEXT:
+        if not isinstance(value, str) or len(value) > _MOST_TEXT or (not value.isascii() and _is_broken(value)):
             raise self._wrong(name, value, f"a string of at most {_MOST_TEXT:,} characters")
         return value
 

@@ -15,7 +15,6 @@ Neither side is trusted: every string and number is bounded.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -102,8 +101,8 @@ class NodeRecord:
             raise ProtocolError(f"url: expected grpc://host:port or grpc+tls://host:port, got {url!r:.80}")
         if role not in ROLES:
             raise ProtocolError(f"role: expected one of {', '.join(ROLES)}, got {role!r:.80}")
-        is_number = isinstance(cores, int | float) and not isinstance(cores, bool) and math.isfinite(cores)
-        if not is_number or not 0 <= cores <= _MOST_CORES:
+        is_number = isinstance(cores, int | float) and not isinstance(cores, bool)
+        if not is_number or not 0 <= cores <= _MOST_CORES:  # NaN is in no interval
             raise ProtocolError(f"cores: expected a number in 0 … {_MOST_CORES:,}, got {cores!r:.80}")
         if not isinstance(datasets, dict) or len(datasets) > _MOST_DATASETS:
             raise ProtocolError(f"datasets: expected an object with at most {_MOST_DATASETS} data sets by name")

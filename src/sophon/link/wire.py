@@ -417,6 +417,8 @@ def replies_of(batch: pa.RecordBatch, request: Request) -> Iterator[Reply]:
     """
     if batch.schema != request.schema:
         raise ProtocolError(f"expected replies with columns {request.schema.names}, got {batch.schema.names}")
+    if batch.num_rows > len(request.samples):  # before anything is made of them
+        raise ProtocolError(f"got {batch.num_rows:,} replies to a request for {len(request.samples):,} samples")
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:

@@ -217,7 +217,8 @@ class RemoteDataset(Dataset[Any]):
         if self.is_cached:
             (cut,) = wanted.cuts
             settings = cache if isinstance(cache, Cache) else Cache()
-            kept = cache_for(pipeline, opened, cut, settings, samples.fields, checked, samples.columns)
+            address = self.url if self.transport.is_remote else ""
+            kept = cache_for(pipeline, opened, cut, settings, samples.fields, checked, samples.columns, address)
             asks = samples.assignment.cuts[0]
             samples.sources.wrap(lambda source: CachedTransport(source, kept, pipeline, asks))
             samples.assignment = wanted

@@ -263,7 +263,7 @@ class Finishing:
         """Make a batch of the further columns of samples."""
         try:
             return self.collate(rows)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        except (TypeError, ValueError, KeyError, RuntimeError, OverflowError) as error:
             kinds = {name: sorted({type(row[name]).__name__ for row in rows}) for name in rows[0]}
             odd = [name for name, found in kinds.items() if len(found) > 1 or "NoneType" in found] or list(kinds)
             raise ConfigError(

@@ -195,6 +195,7 @@ def cache_for(
     fields: tuple[str, ...] = (),
     checked: str = "",
     columns: tuple[str, ...] = (),
+    address: str = "",
 ) -> PrefixCache:
     """Return the cache of a job; other data, fields, columns, ops or software use a different one.
 
@@ -206,6 +207,8 @@ def cache_for(
         fields: Names of the fields that are kept besides the first.
         checked: How replies from nodes are checked; entries stored without checks are not used if there are checks.
         columns: Names of the columns that are kept with the payloads.
+        address: Address that the user gave for the nodes; "" for files. What one node sent is not used in the place of
+            another's: a node may say that it holds the same data, and send something else.
     """
     base = user_folder() if settings.folder is None else Path(settings.folder)
     if base is None:
@@ -218,6 +221,7 @@ def cache_for(
     job += [f"checked: {checked}"] if checked else []
     job += [f"columns: {opened.columns_digest}"] if set(columns) - {"id"} else []
     job += [f"state: {opened.state}"] if opened.state else []
+    job += [f"address: {address}"] if address else []
     name = hashlib.sha256("\n".join(job).encode()).hexdigest()[:32]
     folder = base / "prefixes"
     try:

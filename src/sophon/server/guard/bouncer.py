@@ -196,12 +196,13 @@ class Bouncer:
         for number, inode, connection in sockets(self._settled, still):
             try:
                 found = _caller(connection, self._port)
+                borrowed = None if found is None or found[0] not in self._known else Borrowed(number, inode)
             except OSError:
                 continue  # the connection is being closed
-            if found is None or found[0] in self._known:
+            if found is None or borrowed is not None:
                 fresh[inode] = None if found is None else found[0][0]
-                if found is not None:
-                    admitted[found[0]] = _Admitted(number, Borrowed(number, inode))
+                if found is not None and borrowed is not None:
+                    admitted[found[0]] = _Admitted(number, borrowed)
                     if self._has_enough(found[0][0], fresh):
                         self._throw_out(connection)
                 continue

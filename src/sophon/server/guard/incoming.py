@@ -26,6 +26,10 @@ _SENT_PER_RECEIVED = 50  # a trainer says in a few bytes that it has received a 
 _MOST_BYTES = 320 << 10  # under way on one connection, and two of the longest calls that were made on it so far
 _MOST_OF_ADDRESS = 320 << 10  # the same for all connections of an address, and those it closed in the last seconds
 _MOST_TOTAL_BYTES = 16 << 20  # on all of them
+# The same without regard to how long calls were before: each of many connections could wait with a long one.
+_MOST_UNFINISHED_OF_ADDRESS = 32 << 20
+_MOST_UNFINISHED_BYTES = 128 << 20
+_MOST_CREDIT_BYTES = 4 << 20  # for what was overestimated; more is forgotten, or it could be saved up for a flood
 _MANY_BYTES = 1 << 16  # beyond these sums, connections with less are left alone
 _MEMORY_S = 2.0
 _REMEMBERED = 1 << 16  # connections; no node has as many at the same time
@@ -33,10 +37,18 @@ _REMEMBERED = 1 << 16  # connections; no node has as many at the same time
 
 @dataclass
 class _Called:
-    """What the calls on a connection account for, and what was under way beyond that when it was looked at."""
+    """What the calls on a connection account for, and what was under way beyond that when it was looked at.
+
+    Attributes:
+        size_bytes: Bytes of the calls.
+        longest_bytes: Bytes of the longest call.
+        left_bytes: Bytes that no call accounts for, at the last look.
+        beyond_bytes: These beyond two calls as long as the longest.
+    """
 
     size_bytes: int = 0
     longest_bytes: int = 0
+    left_bytes: int = 0
     beyond_bytes: int = 0
 
 
@@ -64,23 +76,31 @@ class Incoming:
 
     def excessive(self, traffic: Mapping[Peer, Traffic]) -> list[Peer]:
         """Return the connections on which more is under way than calls need, given all that there are."""
-        beyond = self._look(traffic)
-        total_bytes = sum(beyond.values())
-        of_address: Counter[str] = Counter()
-        for peer, many in beyond.items():
-            of_address[peer[0]] += many
+        looked = self._look(traffic)
+        beyond, left = Counter[str](), Counter[str]()  # by address
+        for peer, found in looked.items():
+            beyond[peer[0]] += found.beyond_bytes
+            left[peer[0]] += found.left_bytes
+        total_beyond_bytes, total_left_bytes = beyond.total(), left.total()
         for _, address, many in self._gone:
-            of_address[address] += many
+            beyond[address] += many
         return [
             peer
-            for peer, many in beyond.items()
-            if many > _MOST_BYTES
-            or (many > _MANY_BYTES and (of_address[peer[0]] > _MOST_OF_ADDRESS or total_bytes > _MOST_TOTAL_BYTES))
+            for peer, found in looked.items()
+            if found.beyond_bytes > _MOST_BYTES
+            or (
+                found.beyond_bytes > _MANY_BYTES
+                and (beyond[peer[0]] > _MOST_OF_ADDRESS or total_beyond_bytes > _MOST_TOTAL_BYTES)
+            )
+            or (
+                found.left_bytes > _MANY_BYTES
+                and (left[peer[0]] > _MOST_UNFINISHED_OF_ADDRESS or total_left_bytes > _MOST_UNFINISHED_BYTES)
+            )
         ]
 
-    def _look(self, traffic: Mapping[Peer, Traffic]) -> dict[Peer, int]:
-        """Return the bytes under way on each connection, beyond two calls like the longest before."""
-        now_s, beyond = time.monotonic(), dict[Peer, int]()
+    def _look(self, traffic: Mapping[Peer, Traffic]) -> dict[Peer, _Called]:
+        """Return what is known of each connection, with the bytes that are under way on it."""
+        now_s, looked = time.monotonic(), dict[Peer, _Called]()
         with self._lock:
             for peer in self._seen - traffic.keys():
                 found = self._called.pop(peer, None)
@@ -92,5 +112,10 @@ class Incoming:
             for peer, seen in traffic.items():
                 found = self._called.setdefault(peer, _Called())
                 left = seen.received_bytes - found.size_bytes - seen.sent_bytes // _SENT_PER_RECEIVED
-                found.beyond_bytes = beyond[peer] = max(left - 2 * found.longest_bytes, 0)
-        return beyond
+                # A call that arrived since the kernel was asked is ahead of what it said, so that much credit is due.
+                spare_bytes = max(-left - 2 * found.longest_bytes - _MOST_CREDIT_BYTES, 0)
+                found.size_bytes -= spare_bytes
+                found.left_bytes = max(left, 0)
+                found.beyond_bytes = max(left - 2 * found.longest_bytes, 0)
+                looked[peer] = found
+        return looked

@@ -22,6 +22,7 @@ YOLO_SUFFIX: Final = ".txt"
 VOC_SUFFIX: Final = ".xml"
 _MOST_BYTES = 1 << 24  # bytes of one file
 _BACKGROUND: Final = "__background__"
+_DEEPEST: Final = 64  # elements inside of each other; a corner of a box is the fourth
 _CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _CLASS: Final = re.compile(r"[0-9]{1,18}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -108,6 +109,8 @@ class _Objects:
 
     def start(self, name: str, _: Any) -> None:
         self._path.append(name)
+        if len(self._path) > _DEEPEST:
+            raise Broken(f"its elements are nested more than {_DEEPEST} deep")
         self._text.clear()
         if self._path == ["annotation", "object"]:
             self.found.append({})
