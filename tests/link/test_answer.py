@@ -21,14 +21,15 @@ def test_a_good_answer_is_what_it_says():
 
 WRONG = {
     "samples": [2 * 10**9, 10**10, -5, 1e3, "1000", True, None, 10**400],
-    "cores": [-1, float("nan"), float("inf"), 1e300, "2", True],
+    "cores": [-1, float("nan"), float("inf"), 1e300, "2", True, 10**400],
+    "fingerprint": ["\ud800"],
     "classes": ["cat", [7], ["x" * 5000], ["c"] * (1 << 21), None],
     "columns": ["id", [None], ["c"] * 2000],
     "codecs": [None, [[]], ["raw"] * 2000],
     "max_cut": [-1, 65, "3", 1.5],
     "digests": [["d"] * 65, "abc"],
     "versions": [[], {str(n): n for n in range(2000)}],
-    "dataset": [7, "x" * 5000],
+    "dataset": [7, "x" * 5000, "\udfff"],
     "has_labels": [1, "yes", None],
     "reason": [["x"], "x" * 2000],
 }

@@ -23,6 +23,7 @@ def test_a_record_comes_back_as_it_was():
         {"role": "king"},
         {"cores": -1},
         {"cores": "many"},
+        {"cores": 10**400},
         {"datasets": []},
         {"datasets": {str(n): {} for n in range(300)}},
         {"datasets": {"a/b": {}}},

@@ -126,7 +126,7 @@ def test_a_batch_of_raw_samples_says_what_replies_one_by_one_do(rows, has_labels
     assert batch.equals(batch_of(replies))
     assert list(replies_of(batch, _asking_for(replies))) == replies
     asked = replace(_asking_for(replies), samples=(0,) * int(positions.max()), cuts=(RAW,) * int(positions.max()))
-    with pytest.raises(ProtocolError, match="a reply to position|replies to a request"):
+    with pytest.raises(ProtocolError, match=r"a reply to position|replies to a request"):
         list(replies_of(batch, asked))
 
 

@@ -1,5 +1,6 @@
 """Files of a few bytes that ask for gigabytes or hours: refused for what they say, before anything is made of it."""
 
+import io
 import json
 import struct
 import tracemalloc
@@ -8,6 +9,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 from sophon.errors import OpError
 from sophon.pipeline import Key, Pipeline, ops
@@ -83,7 +85,17 @@ def sixteen_samples_a_second():
     return [ops.DecodeAudio(), ops.Resample(16_000)], wav.written(wav.form_of(1, 16, 16), bytes(1 << 19))
 
 
+def a_hundred_and_seventy_million_pixels_in_a_few_bytes():
+    out = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(out, "WEBP", lossless=True)
+    data = out.getvalue()
+    assert data[12:16] == b"VP8L"
+    size = struct.unpack_from("<I", data, 21)[0]
+    return [ops.Decode()], changed(data, 21, "<I", (size & 0xF0000000) | 13_300 << 14 | 13_300)
+
+
 BOMBS = [
+    a_hundred_and_seventy_million_pixels_in_a_few_bytes,
     gzip_whose_voxels_begin_far_behind_its_header,
     eight_bytes_to_each_of_the_voxels_that_are_allowed,
     one_chunk_to_a_voxel,

@@ -1,5 +1,7 @@
 """A node that comes back with different column values here is found out, and so is a copy of the data with others."""
 
+import json
+
 import pytest
 
 import sophon
@@ -82,3 +84,12 @@ def test_values_of_several_kinds_are_an_error_that_names_their_column(folder):
     path.write_text("\n".join(rows) + "\n")
     with pytest.raises(sophon.ConfigError, match=r"column 'note' of .* cannot be batched"):
         list(_loader(str(path), ("note",)))
+
+
+def test_so_are_objects_with_different_names(tmp_path):
+    folder = make_images(tmp_path / "data", 4)
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
+    rows = [{"path": path, "note": {f"key{number}": 1}} for number, path in enumerate(files)]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(sophon.ConfigError, match=r"column 'note' of .* cannot be batched"):
+        list(_loader(str(folder / "rows.jsonl"), ("note",)))

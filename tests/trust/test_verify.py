@@ -198,6 +198,17 @@ def test_what_was_kept_without_a_check_is_not_used_with_one(data, tmp_path):
             assert loader.stats.cached == COUNT - reads
 
 
+def test_what_a_lying_node_sent_is_not_taken_from_the_cache_for_an_honest_one(data, tmp_path):
+    folder, store, _ = data
+    cache = sophon.Cache("0:raw", tmp_path / "cache")
+    expected = digest(sophon.DataLoader(folder, RECIPE, batch_size=4))
+    with serve(folder) as server:
+        with _node(store, "everything", state=sophon.RemoteDataset(server.url, RECIPE).opened.state) as liar:
+            lied = digest(sophon.DataLoader(liar.url, RECIPE, batch_size=4, cache=cache))
+        assert lied != expected
+        assert digest(sophon.DataLoader(server.url, RECIPE, batch_size=4, cache=cache)) == expected
+
+
 def test_what_comes_through_a_relay_is_checked_too(data):
     folder, _, path = data
     expected = digest(sophon.DataLoader(folder, RECIPE, batch_size=4))

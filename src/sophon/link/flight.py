@@ -26,6 +26,7 @@ from sophon.errors import (
     ProtocolError,
     RetryableError,
     TransportError,
+    printable,
 )
 from sophon.link import grpc_fork as fork
 from sophon.link.answer import MAX_TRUSTED_BYTES, check_answer, opened_from, parse_answer
@@ -432,7 +433,7 @@ def _most_answer_bytes(trusted: bool) -> int:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).split("\n", 1)[0].split(". gRPC client debug context", 1)[0][:300]
+    return printable(str(error).split("\n", 1)[0].split(". gRPC client debug context", 1)[0][:300])
 
 
 def _shown(parts: Any) -> str:

@@ -63,7 +63,7 @@ from sophon.bundle import MOST_PARTS
 from sophon.codec.codec import Payload
 from sophon.codec.cut import RAW, Cut
 from sophon.codec.route import Route
-from sophon.errors import ConfigError, Error, ProtocolError
+from sophon.errors import ConfigError, Error, ProtocolError, printable
 from sophon.link.closed import Envelope
 from sophon.link.telling import told_text, told_traceback
 from sophon.pipeline import Key
@@ -124,7 +124,7 @@ def agreed(said: object) -> int:
     both = [version for version in PROTOCOLS if version in theirs[:_MOST_VERSIONS]]
     if not both:
         raise ProtocolError(
-            f"the node speaks protocol {', '.join(map(str, theirs[:4]))[:40]}, but this release speaks "
+            f"the node speaks protocol {printable(', '.join(map(str, theirs[:4]))[:40])}, but this release speaks "
             f"{' and '.join(map(str, PROTOCOLS))}; upgrade the older of the two"
         )
     return max(both)

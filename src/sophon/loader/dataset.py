@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sophon.codec.cut import RAW, Cut
-from sophon.errors import BudgetError, ConfigError, ProtocolError
+from sophon.errors import BudgetError, ConfigError, ProtocolError, printable
 from sophon.link.credentials import Credentials
 from sophon.link.discovery import is_found, open_discovery
 from sophon.link.transport import Opened, Transport
@@ -507,4 +507,4 @@ def _check_columns(columns: Sequence[str], opened: Opened, url: str) -> None:
     there_is = [*opened.columns, *(field.name for field in opened.fields[1:])]
     unknown = set(columns) - set(there_is)
     if unknown:
-        raise ConfigError(f"no column {min(unknown)!r} in {url}; choose from {', '.join(there_is)}")
+        raise ConfigError(f"no column {min(unknown)!r} in {url}; choose from {printable(', '.join(there_is))}")

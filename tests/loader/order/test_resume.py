@@ -230,6 +230,13 @@ def test_a_damaged_state_is_refused(images, cursor):
         loader.load_state_dict({**loader.state_dict(), "cursor": cursor})
 
 
+@pytest.mark.parametrize("change", [{"cursor": COUNT + 1}, {"cursor": 2**70}, {"epoch": 2**63}])
+def test_a_state_beyond_all_samples_and_epochs_is_refused(images, change):
+    loader = _loader(images)
+    with pytest.raises(ArtifactError, match=f"state: {next(iter(change))}: expected"):
+        loader.load_state_dict({**loader.state_dict(), **change})
+
+
 def test_a_sampler_must_be_told_what_was_taken(images):
     sampler = EpochSampler(sophon.RemoteDataset(images, RECIPE))
     for taken in (-1, True, "3"):

@@ -212,6 +212,7 @@ def test_boxes_of_pascal_voc(tmp_path):
         ("<annotation><object><name>a</name></object></annotation>", "expected a number as xmin"),
         ("<html></html>", "expected a Pascal VOC annotation"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>', "declares entities"),
+        ("<annotation>" + "<a>" * 100 + "</a>" * 100 + "</annotation>", "nested more than 64 deep"),
         (None, "there is no file 002.xml"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import warnings
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -351,3 +352,23 @@ def test_a_listing_in_a_linked_folder(tmp_path):
     path = _csv(tmp_path / "real", "path\nimg/0.jpg\n")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert open_store(tmp_path / "link" / path.name).read(0) == picture(0)
+
+
+UNKNOWN = {
+    "a day before the calendar": pa.array([-(2**63)] * 6, pa.timestamp("ns", "UTC")),
+    "a zone that nobody knows": pa.array([0] * 6, pa.timestamp("ns", "Nowhere/City")),
+    "half a microsecond": pa.array([1] * 6, pa.time64("ns")),
+    "a duration of ages": pa.array([2**62] * 6, pa.duration("s")),
+    "texts that are not UTF-8": pa.Array.from_buffers(
+        pa.string(), 6, [None, pa.py_buffer(np.arange(7, dtype=np.int32)), pa.py_buffer(b"\xff" * 6)]
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+@pytest.mark.parametrize("name", ["note", "label", "path"])
+def test_values_that_python_cannot_hold_are_an_error_of_the_listing(tmp_path, what, name):
+    write_files(tmp_path, FILES)
+    pq.write_table(pa.table({"path": list(FILES), **{name: UNKNOWN[what]}}), tmp_path / "list.parquet")
+    with pytest.raises((StoreError, ConfigError)):
+        open_store(tmp_path / "list.parquet")

@@ -48,8 +48,11 @@ class FlacCodec(Codec):
             raise OpError(f"FLAC cannot hold sound with {channels} channels at {rate:g} samples per second.")
         bits, numbers = _integers(value.array)
         out = io.BytesIO()
-        with soundfile.SoundFile(out, "w", int(rate), channels, _SUBTYPES[bits], format="FLAC") as file:
-            file.write(np.ascontiguousarray(numbers.T))
+        try:
+            with soundfile.SoundFile(out, "w", int(rate), channels, _SUBTYPES[bits], format="FLAC") as file:
+                file.write(np.ascontiguousarray(numbers.T))
+        except soundfile.LibsndfileError as error:  # such as a sample rate that FLAC has no code for
+            raise OpError(f"FLAC cannot hold this sound: {error}") from error
         return out.getvalue()
 
     def decode(self, payload: Payload, spec: Spec) -> Value:

@@ -224,7 +224,7 @@ class OrderLog:
                     _check(positions, **told_epoch)
                     log._epochs[int(row["epoch"])] = _Epoch(steps=_pack(positions), **told_epoch)
                     start = stop
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise ArtifactError(f"{path}: not a complete order log ({error}); record it again.") from error
         return log
 

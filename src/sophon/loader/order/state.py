@@ -15,6 +15,7 @@ from sophon.errors import ArtifactError
 from sophon.loader.order.turns import Turns
 
 _FORMAT = 1
+_MOST = 2**63 - 1  # what an epoch may be
 _MUST_AGREE = {
     "samples": "a different number of samples in the data set",
     "dataset": "a different data set, or its files have changed",
@@ -72,8 +73,10 @@ class State:
             raise ArtifactError(f"not the state of a sophon loader: {error}") from error
         for name, kind in (("seed", int), ("epoch", int), ("cursor", int), ("samples", int), ("plan", int)):
             value = getattr(made, name)
-            if type(value) is not kind or value < 0:
-                raise ArtifactError(f"state: {name}: expected an integer of at least 0, got {value!r}")
+            if type(value) is not kind or not value >= 0 or (name != "seed" and value > _MOST):
+                raise ArtifactError(f"state: {name}: expected an integer of at least 0, got {value!r:.40}")
+        if made.cursor > made.samples:
+            raise ArtifactError(f"state: cursor: expected at most {made.samples:,}, all samples, got {made.cursor:,}")
         return made
 
     def require(self, here: State) -> None:

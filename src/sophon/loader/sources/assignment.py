@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sophon.codec.cut import RAW, WINDOW, Cut, check_cut, is_exact
-from sophon.errors import ConfigError
+from sophon.errors import ConfigError, printable
 from sophon.link.transport import Opened
 from sophon.pipeline import Pipeline
 from sophon.pipeline.pipeline import in_words
@@ -221,7 +221,7 @@ def differences(opened: Opened) -> str:
     here = versions()
     found = [f"{name} {opened.versions.get(name)} there, {here[name]} here" for name in here]
     different = [text for text, name in zip(found, here, strict=True) if opened.versions.get(name) != here[name]]
-    return "; ".join(different or found)
+    return printable("; ".join(different or found))
 
 
 def within(assignment: Assignment, agreed: int) -> Assignment:

@@ -40,6 +40,9 @@ _MOST_ICONS = 64  # pictures of an icon; systems ask for a dozen
 _MOST_PADDING = 1024  # bytes between two segments, which Pillow reads one by one
 _MOST_SCANNED = 1 << 32  # pixels times scans: half a second
 _LARGE_PIXELS = 1 << 24
+# Formats in which a few bytes may stand for a picture of any size. In PNG it takes a byte for 8,000 white pixels, and
+# scanned pages as TIFF may be empty.
+_CONDENSED = ("WEBP", "AVIF", "JPEG2000")
 _MOST_PIXELS_PER_BYTE = 4096  # pixels of a large picture
 _PADDING = re.compile(rb"[\x00\xff]*")
 _SCAN = re.compile(rb"\xff\xda")
@@ -200,6 +203,9 @@ def open_picture(
             f"more than the limit of {max_pixels:,}.",
             remedy="Raise Decode(max_pixels=…) if you trust the file.",
         )
+    pixels = picture.width * picture.height
+    if picture.format in _CONDENSED and pixels > _LARGE_PIXELS and pixels > _MOST_PIXELS_PER_BYTE * len(value):
+        raise OpError(f"{_name(picture)} declares {pixels:,} pixels in only {len(value):,} bytes.", remedy=_REMEDY)
     return picture
 
 

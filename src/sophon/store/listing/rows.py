@@ -83,6 +83,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
         if suffix == ".parquet":
             with open_parquet(file) as rows:
                 table, first, counts_lines = rows.table(), 0, False
+            table.validate(full=True)  # texts that are not UTF-8, too
         elif suffix in (".jsonl", ".ndjson"):
             table, first, counts_lines = _json_lines(file), 1, True
         else:
@@ -105,6 +106,7 @@ def read_listing(file: Path, path: str | None = None, label: str | None = None) 
     if not table.num_rows:
         raise StoreError(f"{file} lists no files; expected one row per file")
     table = table.replace_schema_metadata(None)
+    _check_times(table, file)
     chosen = _path_column(table, path, file)
     return Listing(
         file,
@@ -238,3 +240,17 @@ def _utf8(file: Path) -> bytes:
     if b"\0" in data[:4096]:
         raise StoreError(f"{file} is not a UTF-8 text file; save it as UTF-8")
     return data
+
+
+def _check_times(table: pa.Table, file: Path) -> None:
+    """Raise for dates and times that Python cannot express, before samples with them are asked for."""
+    for name in table.column_names:
+        column = table[name]
+        if pa.types.is_temporal(column.type):
+            try:
+                column.to_pylist()
+            except (ValueError, OverflowError, KeyError, *ARROW_ERRORS) as error:
+                raise StoreError(
+                    f"{file}: column {name!r} ({column.type}) has values that Python has no dates or times for: "
+                    f"{describe(error)}. Save it as text or numbers, or leave it out."
+                ) from error
