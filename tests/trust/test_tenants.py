@@ -19,6 +19,7 @@ from sophon.link.schemes import open_address
 from sophon.process.children import children_of
 from tests.support.misbehave import NODE
 from tests.support.no_torch import RECIPE
+from tests.support.registries import Registry
 from tests.support.relays import LocalRelay
 from tests.support.servers import make_images, serve
 from tests.support.warm import cold
@@ -205,3 +206,16 @@ def test_a_flood_of_wrong_tokens_at_a_relay(images):
     assert found["after"] >= 0.7 * found["before"]
     assert found["threads"] < quiet[1] + CALL_THREADS + 128  # Arrow has a thread for each connection to the node
     assert found["descriptors"] < quiet[2] + 300
+
+
+@pytest.mark.slow
+def test_a_registry_gets_no_more_threads_than_calls_it_answers(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{HONEST} data\n")
+    with cold(), Registry(tmp_path, "--token-file", str(tokens), "--node-token-file", str(tokens)) as registry:
+        watcher = Watcher(registry._process.pid)
+        start("resets", registry, "no token at all", ATTACK_S).communicate(timeout=60)
+        megabytes, threads, _ = watcher.end()
+        assert registry.status(sophon.Credentials(HONEST))
+    assert threads <= CALL_THREADS
+    assert megabytes < 300

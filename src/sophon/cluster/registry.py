@@ -40,8 +40,10 @@ from sophon.errors import AccessError, ArtifactError, ConfigError, ProtocolError
 from sophon.link.membership import NodeRecord, TrainerReport, dataset_of
 from sophon.link.wire import parse_json
 from sophon.plan.scaling import Bounds
+from sophon.process.alarm import Alarm
 from sophon.process.stop import StopSignals
 from sophon.server.access import Access, Rights, Tokens
+from sophon.server.call_threads import bound_call_threads
 from sophon.server.guard.bouncer import Bouncer
 from sophon.server.journal import LOG
 from sophon.server.metrics import Metrics
@@ -85,6 +87,9 @@ class RegistryConfig:
     relays: RelayCommand | None = None
 
 
+_MOST_CALLS = 256  # at the same time; each takes milliseconds
+
+
 class RegistryService(Refusing):
     """Answers Flight calls.
 
@@ -104,13 +109,14 @@ class RegistryService(Refusing):
         self._demand = Demand(config.bounds)
         self._crew: RelayCrew | None = None
         host = f"[{config.host}]" if ":" in config.host else config.host
+        alarm = Alarm()
         super().__init__(
             f"{config.access.scheme}://{host}:{config.port}",
-            middleware={NAME: RegistryGate(config.access.tokens, config.nodes)},
+            middleware={NAME: RegistryGate(config.access.tokens, config.nodes, alarm)},
             **config.access.tls_options(),
         )
         self.url = f"{'sophon+tls' if config.access.tls_cert else 'sophon'}://{host}:{self.port}"
-        self._bouncer = Bouncer(self.port)
+        self._bouncer = Bouncer(self.port, alarm)
         if config.relays is not None:
             readers = config.access.tokens
             self._crew = RelayCrew(config.relays, config.bounds.most, self._wanted, self._upstreams, readers)
@@ -125,7 +131,12 @@ class RegistryService(Refusing):
 
     def _pass(self, context: flight.ServerCallContext, size_bytes: int = 0) -> RegistryPass:
         """Return the caller's rights, or refuse the call; every method calls this first."""
-        found = pass_of(context)
+        try:
+            found = pass_of(context)
+        except flight.FlightUnauthenticatedError:
+            if self._bouncer is not None:
+                self._bouncer.refused(context.peer())
+            raise
         if self._bouncer is not None:
             self._bouncer.knows(context.peer(), size_bytes)
         return found
@@ -312,6 +323,7 @@ def run_registry(config: RegistryConfig, on_ready: Callable[[RegistryService], N
         family = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0][0]
         with socket.create_server((config.host, config.port), family=family):
             pass  # gRPC would report a taken port only in its log
+        bound_call_threads(_MOST_CALLS)
         service = RegistryService(config)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ConfigError(

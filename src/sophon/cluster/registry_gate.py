@@ -12,6 +12,7 @@ from pyarrow import flight
 
 from sophon.errors import AccessError
 from sophon.link.wire import error_to_json
+from sophon.process.alarm import Alarm
 from sophon.server.access import EVERYTHING, Rights, Tokens
 from sophon.server.gate import authorization_of
 from sophon.server.refusing import refuse_streams
@@ -41,9 +42,11 @@ class RegistryGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pya
     Args:
         readers: Tokens that give read access to data sets; None if no token is required.
         nodes: Tokens that may announce data sets; None if no token is required.
+        alarm: Set when a call is rejected, for whoever watches the connections.
     """
 
-    def __init__(self, readers: Tokens | None, nodes: Tokens | None) -> None:
+    def __init__(self, readers: Tokens | None, nodes: Tokens | None, alarm: Alarm) -> None:
+        self._alarm = alarm
         self._readers = readers
         self._nodes = nodes
 
@@ -54,6 +57,8 @@ class RegistryGate(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pya
         reading, refusal = _rights(self._readers, shown)
         announcing, _ = _rights(self._nodes, shown)
         may_do_nothing = reading == NOTHING and announcing == NOTHING
+        if may_do_nothing:
+            self._alarm.set()
         return RegistryPass(reading, announcing, refusal if may_do_nothing else None)
 
 
