@@ -1,5 +1,6 @@
 """Shared memory is used again once nobody looks at it any more, and not before."""
 
+import gc
 import os
 
 import pytest
@@ -75,6 +76,7 @@ def test_no_more_is_kept_than_the_bound_and_others_learn_what_is_gone():
 
 
 def test_arrays_that_users_keep_hold_no_file_open_beyond_a_bound():
+    gc.collect()  # files of earlier tests would be closed meanwhile
     segments = Segments(1 << 30)
     before = len(open_files())
     kept = []
